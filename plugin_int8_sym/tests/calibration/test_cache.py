@@ -16,7 +16,7 @@ from calibration_kit import (
     CALIBRATORS,
     NAMES,
     calibrate_and_die,
-    calibrate_when_told,
+    calibrate_on_event,
     data,
     network,
     samples,
@@ -42,11 +42,11 @@ class Interrupt(Exception):  # noqa: N818
 
 
 def run(folder, calibrator="l2", stop=0, every=2, **changed):
-    """Calibrate; give the ranges and for how many samples the model was run."""
-    told = []
+    """Calibrate; return the ranges and the reported progress."""
+    reported = []
 
     def progress(done, total):
-        told.append(done)
+        reported.append(done)
         if done == stop:
             raise Interrupt
 
@@ -61,9 +61,9 @@ def run(folder, calibrator="l2", stop=0, every=2, **changed):
     }
     cache = CalibrationCache(folder, every=every)
     try:
-        return calibrate(**given, progress=progress, cache=cache), told
+        return calibrate(**given, progress=progress, cache=cache), reported
     except Interrupt:
-        return None, told
+        return None, reported
 
 
 def files(folder):
@@ -73,8 +73,8 @@ def files(folder):
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
 def test_the_second_time_nothing_is_run(tmp_path, calibrator):
     assert run(tmp_path, calibrator)[0] == RIGHT[calibrator]
-    again, told = run(tmp_path, calibrator)
-    assert (again, told) == (RIGHT[calibrator], [])
+    again, reported = run(tmp_path, calibrator)
+    assert (again, reported) == (RIGHT[calibrator], [])
     assert [each.histogram for each in again.values()] == [
         each.histogram for each in RIGHT[calibrator].values()
     ]
@@ -87,13 +87,13 @@ def test_an_interrupted_run_goes_on(tmp_path, calibrator):
     for stop in range(1, total + 1):
         folder = tmp_path / str(stop)
         assert run(folder, calibrator, stop, every=3)[0] is None
-        ranges, told = run(folder, calibrator, every=3)
+        ranges, reported = run(folder, calibrator, every=3)
         assert ranges == RIGHT[calibrator]
         done = stop - 1  # the state of the last sample was not written yet
         kept = done // 10 * 10 + done % 10 // 3 * 3
         # A state is also written at the end of a round, but for the last one.
-        assert told[0] == max(kept, 1) if kept else told[0] == 1
-        assert told[-1] == total
+        assert reported[0] == max(kept, 1) if kept else reported[0] == 1
+        assert reported[-1] == total
 
 
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
@@ -104,34 +104,34 @@ def test_a_killed_process_is_gone_on_with(tmp_path, calibrator):
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
-    ranges, told = run(tmp_path, calibrator)
+    ranges, reported = run(tmp_path, calibrator)
     assert ranges == RIGHT[calibrator]
-    assert told[0] == after - 1
+    assert reported[0] == after - 1
     assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_killed_again_and_again(tmp_path):
     for stop in range(2, 20, 2):
         assert run(tmp_path, "entropy", stop + 1, every=1)[0] is None
-    ranges, told = run(tmp_path, "entropy", every=1)
+    ranges, reported = run(tmp_path, "entropy", every=1)
     assert ranges == RIGHT["entropy"]
-    assert told[0] == 18
+    assert reported[0] == 18
 
 
 def test_more_values_are_added(tmp_path):
     some, _ = run(tmp_path, names=["h", "y"])
     assert some == {name: RIGHT["l2"][name] for name in ("h", "y")}
-    ranges, told = run(tmp_path)
+    ranges, reported = run(tmp_path)
     assert ranges == RIGHT["l2"]
-    assert len(told) == 20
+    assert len(reported) == 20
     assert run(tmp_path) == (RIGHT["l2"], [])
 
 
 def test_a_state_of_other_values_is_not_used(tmp_path):
     assert run(tmp_path, stop=15)[0] is None
-    some, told = run(tmp_path, names=["h"])
+    some, reported = run(tmp_path, names=["h"])
     assert some == {"h": RIGHT["l2"]["h"]}
-    assert told == list(range(1, 21))
+    assert reported == list(range(1, 21))
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_a_state_of_other_values_is_not_used(tmp_path):
 )
 def test_what_a_calibration_goes_by(tmp_path, changed):
     run(tmp_path)
-    ranges, told = run(tmp_path, **changed)
-    assert len(told) == told[-1]
+    ranges, reported = run(tmp_path, **changed)
+    assert len(reported) == reported[-1]
     assert ranges == run(tmp_path / "else", **changed)[0]
     assert len(files(tmp_path)) == 3  # two, and the folder
 
@@ -183,10 +183,10 @@ def test_digests(tmp_path):
 
 def test_digests_of_data():
     def digest(*items):
-        made = DataDigest()
+        digest = DataDigest()
         for item in items:
-            made.add(item)
-        return made.hexdigest()
+            digest.add(item)
+        return digest.hexdigest()
 
     a, b = np.arange(6, dtype=np.float32), np.arange(6, dtype=np.int64)
     different = [
@@ -215,9 +215,9 @@ def test_digests_of_data():
 def ignored(folder, caplog, right=RIGHT["l2"]):
     caplog.clear()
     with caplog.at_level(logging.WARNING, "narrowpass.int8-sym"):
-        ranges, told = run(folder)
+        ranges, reported = run(folder)
     assert ranges == right
-    return bool(caplog.records), told
+    return bool(caplog.records), reported
 
 
 @pytest.mark.parametrize("stop", [0, 15])
@@ -270,7 +270,7 @@ def test_a_foreign_file(tmp_path, caplog, content):
         b'{"format": "narrowpass calibration 1", "key": "KEY", "ranges": {}, "partial": []}',
     ],
 )
-def test_a_header_of_another_make(tmp_path, caplog, header):
+def test_a_header_of_another_format(tmp_path, caplog, header):
     run(tmp_path)
     (path,) = files(tmp_path)
     key = path.name.removesuffix(cache_module.SUFFIX).encode()
@@ -295,10 +295,12 @@ def test_a_state_that_cannot_be(tmp_path, caplog, extremes, counts):
     entry = CalibrationCache(tmp_path).entry(path.name.removesuffix(cache_module.SUFFIX))
     entry.ranges = {}
     path.unlink()
-    entry.save({}, cache_module.Partial(("h",), 1, 5, np.array(extremes), np.array(counts)))
-    ranges, told = run(tmp_path, names=["h"])
+    entry.save(
+        {}, cache_module.PartialCalibration(("h",), 1, 5, np.array(extremes), np.array(counts))
+    )
+    ranges, reported = run(tmp_path, names=["h"])
     assert ranges == {"h": RIGHT["l2"]["h"]}
-    assert told == list(range(1, 21))
+    assert reported == list(range(1, 21))
     assert "state of a calibration is ignored" in caplog.text
 
 
@@ -328,7 +330,7 @@ def test_several_processes_at_once(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready, results = context.Event(), context.Queue()
     processes = [
-        context.Process(target=calibrate_when_told, args=(str(tmp_path), ready, results))
+        context.Process(target=calibrate_on_event, args=(str(tmp_path), ready, results))
         for _ in range(3)
     ]
     for process in processes:

@@ -27,10 +27,10 @@ SPLITTABLE = ("minmax", *HISTOGRAMS)
 
 
 def data():
-    """Give arrays of many shapes of distribution, by name; without outliers beyond a gap."""
+    """Return arrays of many shapes of distribution, by name; without outliers beyond a gap."""
     normal = np.random.default_rng(4).standard_normal(50_000)
     laplace = np.random.default_rng(5).laplace(size=50_000)
-    made = {
+    arrays = {
         "normal": normal,
         "relu": np.maximum(normal, 0),
         "relu6": np.clip(4 * normal, 0, 6),
@@ -44,7 +44,7 @@ def data():
         "huge": normal * 1e36,
         "small": normal * 1e-30,
     }
-    return {name: array.astype(np.float32) for name, array in made.items()}
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
 
 
 DATA = data()
@@ -55,7 +55,7 @@ some = arrays.arrays(np.float32, st.integers(0, 300), elements=floats32)
 
 
 def squared_error(array, low, high, symmetric):
-    """Quantize with numpy as int8 is quantized, and give the mean squared error."""
+    """Quantize with numpy as int8 is quantized, and return the mean squared error."""
     exact = array.astype(np.float64)
     scale, zero, least = high / 127, 0, -127
     if not symmetric:
@@ -152,7 +152,7 @@ def test_l2_is_as_good_as_pytorchs(name, symmetric):
     """Both ranges are used by PyTorch's own rounding: ours must lose at most 1 % more.
 
     The ranges themselves differ: PyTorch's search stops early, takes zeros to be spread over a
-    bin, and its window need not hold zero.
+    bin, and its range need not hold zero.
     """
     torch, quantization = pytorch()
     array = OUTLIER if name == "outlier" else DATA[name]
@@ -208,12 +208,12 @@ def test_no_range_of_a_grid_loses_less(name, symmetric):
 
 
 def binned(counts, below):
-    """Make a histogram of bins that are 1 wide."""
-    made = Histogram(-float(below), float(len(counts) - below), len(counts), folded=False)
-    made.meter.counts[:] = counts
-    assert (made.below, made.width) == (below, 1.0)
-    made.ends = []
-    return made
+    """Build a histogram of bins that are 1 wide."""
+    histogram = Histogram(-float(below), float(len(counts) - below), len(counts), folded=False)
+    histogram.meter.counts[:] = counts
+    assert (histogram.below, histogram.width) == (below, 1.0)
+    histogram.ends = []
+    return histogram
 
 
 def shapes():
@@ -249,15 +249,15 @@ def test_the_modelled_error_is_that_of_many_points():
             assert got == pytest.approx(slow_error(histogram, below, above, 8), rel=1e-3)
 
 
-def test_l2_finds_the_best_of_all_windows():
+def test_l2_finds_the_best_of_all_ranges():
     for histogram in shapes():
-        windows = [
+        ranges = [
             (low, high)
             for low in range(histogram.below + 1)
             for high in range(histogram.above + 1)
             if low + high
         ]
-        best = min(slow_error(histogram, *each, 8, points=100) for each in windows)
+        best = min(slow_error(histogram, *each, 8, points=100) for each in ranges)
         chosen = slow_error(histogram, *l2.clipping_range(histogram, 8), 8, points=100)
         # It goes down from two places; 5 levels a bin leave shallow dips that it may stop in.
         assert chosen <= 1.03 * best
@@ -267,7 +267,7 @@ def test_l2_finds_the_best_of_all_windows():
 
 
 def slow_divergence(histogram, below, above, levels):
-    """Make P and Q, bin by bin, and give KL(P || Q)."""
+    """Build P and Q, bin by bin, and return KL(P || Q)."""
     start, stop = histogram.below - below, histogram.below + above
     counts = [int(count) for count in histogram.counts]
     inside = counts[start:stop]
@@ -298,25 +298,25 @@ def test_the_divergence_is_that_of_p_and_q():
                     continue
                 (got,) = entropy.divergence(histogram, np.array([below]), np.array([above]), 8)
                 right = slow_divergence(histogram, below, above, 8)
-                # The sums have another order; entropies of some nats leave 1e-13 of rounding.
+                # Additions have another order; entropies of some nats leave 1e-13 of rounding.
                 assert got == pytest.approx(right, rel=1e-9, abs=1e-12)
 
 
-def test_entropy_finds_the_best_of_all_windows():
+def test_entropy_finds_the_best_of_all_ranges():
     for histogram in shapes():
-        windows = [
+        ranges = [
             (low, high)
             for low in range(histogram.below + 1)
             for high in range(histogram.above + 1)
             if low + high >= 8
         ]
-        best = min(slow_divergence(histogram, *each, 8) for each in windows)
+        best = min(slow_divergence(histogram, *each, 8) for each in ranges)
         chosen = entropy.clipping_range(histogram, 8)
         assert slow_divergence(histogram, *chosen, 8) == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
 def test_a_large_histogram_is_searched_well():
-    """Windows between the positions that are tried first are better by 1e-3 nats at most."""
+    """Ranges between the grid positions are better by 1e-3 nats at most."""
     array = DATA["laplace"]
     histogram = Histogram(float(array.min()), float(array.max()), 512, folded=False)
     histogram.add(array, "v")
@@ -387,19 +387,19 @@ def test_what_is_no_number_is_named(calibrator, bad, what):
     array = np.ones(1 << 19, np.float32)
     array[-1] = bad
     observer = Calibrator(calibrator).observer("layer/out", symmetric=False)
-    observer.see(array[:-1], "sample 1 of them")
+    observer.observe(array[:-1], "sample 1 of them")
     with pytest.raises(DataError, match=f"value 'layer/out' on sample 2 of them is {what}"):
-        observer.see(array, "sample 2 of them")
+        observer.observe(array, "sample 2 of them")
 
 
 @pytest.mark.parametrize("calibrator", HISTOGRAMS)
 @pytest.mark.parametrize("bad", [2.5, -2.5, np.nan, np.inf])
 def test_other_data_in_the_second_round(calibrator, bad):
     observer = Calibrator(calibrator).observer("v", symmetric=True)
-    observer.see(np.array([-1, 2], np.float32), "sample 1")
+    observer.observe(np.array([-1, 2], np.float32), "sample 1")
     observer.next_round()
     with pytest.raises(DataError, match=r"value 'v' on sample 1 (goes|is) .* must be the same"):
-        observer.see(np.array([0, bad], np.float32), "sample 1")
+        observer.observe(np.array([0, bad], np.float32), "sample 1")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
@@ -440,7 +440,7 @@ def test_wrong_options():
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("calibrator", SPLITTABLE)
 @given(array=some, cuts=st.lists(st.integers(0, 300), max_size=5), turn=st.randoms())
-def test_batches_make_no_difference(calibrator, symmetric, array, cuts, turn):
+def test_batches_do_not_change_the_range(calibrator, symmetric, array, cuts, turn):
     parts = np.split(array, sorted(min(cut, array.size) for cut in cuts))
     turn.shuffle(parts)
     whole = found([array], calibrator, symmetric=symmetric)
@@ -451,7 +451,7 @@ def test_batches_make_no_difference(calibrator, symmetric, array, cuts, turn):
 
 @pytest.mark.parametrize("calibrator", SPLITTABLE)
 @pytest.mark.parametrize("name", DATA)
-def test_large_batches_make_no_difference(calibrator, name):
+def test_large_batches_do_not_change_the_range(calibrator, name):
     array = DATA[name]
     whole = found([array], calibrator)
     assert found(np.array_split(array, 7), calibrator) == whole
@@ -470,7 +470,7 @@ def test_the_state_can_be_taken_over(calibrator, symmetric):
         if number:
             observer.next_round()
         for part in parts:
-            observer.see(part, "sample")
+            observer.observe(part, "sample")
             state = observer.state()
             observer = chosen.observer("v", symmetric=symmetric)
             for _ in range(number):
@@ -491,7 +491,7 @@ def test_memory_does_not_grow_with_the_data():
                 for index in range(count):
                     array[0] = index
                     array[1] = -count
-                    observer.see(array, "sample")
+                    observer.observe(array, "sample")
             observer.result()
             return tracemalloc.get_traced_memory()[1]
         finally:

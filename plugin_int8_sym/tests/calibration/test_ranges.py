@@ -55,8 +55,8 @@ def test_on_the_native_backend(calibrator):
     got = calibrate(network(), NAMES, samples(items), xnn, calibrator, symmetric=False)
     right = calibrate(network(), NAMES, samples(items), None, calibrator, symmetric=False)
     for name in NAMES:
-        # Sums have another order, so an element may be in the next bin; entropy then may choose
-        # another window of nearly the same divergence.
+        # Additions have another order, so an element may be in the next bin; entropy may then
+        # choose another range of nearly the same divergence.
         near = 0.1 if calibrator == "entropy" else 2e-3
         width = right[name].high - right[name].low
         assert got[name].low == pytest.approx(right[name].low, abs=near * width)
@@ -65,7 +65,7 @@ def test_on_the_native_backend(calibrator):
 
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
-def test_looking_where_values_lie_makes_no_difference(calibrator, symmetric, monkeypatch):
+def test_observing_in_place_does_not_change_ranges(calibrator, symmetric, monkeypatch):
     """To what comes out: given out and counted by numpy, it is the same to the bit."""
     xnn = pytest.importorskip("narrowpass_xnn_cpu.backend").XnnCpuBackend
     if xnn().available() is not None:
@@ -88,13 +88,13 @@ def test_looking_where_values_lie_makes_no_difference(calibrator, symmetric, mon
     items[3]["x"] = np.tile(items[3]["x"], (700, 1))  # more than one thread's work
     for item in items:
         item["x"] = item["x"].astype(np.float32)
-    told = [
+    both = [
         calibrate(network(), NAMES, samples(items), backend, calibrator, symmetric=symmetric)
         for backend in (Watched(), GivenOut())
     ]
-    assert told[0] == told[1]
-    assert [each.histogram for each in told[0].values()] == [
-        each.histogram for each in told[1].values()
+    assert both[0] == both[1]
+    assert [each.histogram for each in both[0].values()] == [
+        each.histogram for each in both[1].values()
     ]
     # All at once where they lie, which takes no memory; else in groups.
     assert compiled == [("x", "h", "r"), ("x",), ("h",), ("r",), ()]
@@ -130,10 +130,10 @@ def test_calibrators_without_histograms_have_none(calibrator):
 
 
 @pytest.mark.parametrize("calibrator", ["minmax", "l2"])
-def test_groups_make_no_difference(calibrator, monkeypatch):
+def test_groups_do_not_change_ranges(calibrator, monkeypatch):
     whole = calibrate(network(), NAMES, samples(data()), None, calibrator, symmetric=False)
     monkeypatch.setattr(ranges, "AT_ONCE", 1)
-    told = []
+    reported = []
     got = calibrate(
         network(),
         NAMES,
@@ -141,11 +141,11 @@ def test_groups_make_no_difference(calibrator, monkeypatch):
         None,
         calibrator,
         symmetric=False,
-        progress=lambda *both: told.append(both),
+        progress=lambda *both: reported.append(both),
     )
     assert got == whole
     total = 10 * len(NAMES) * Calibrator(calibrator).rounds
-    assert told == [(done, total) for done in range(1, total + 1)]
+    assert reported == [(done, total) for done in range(1, total + 1)]
 
 
 def test_groups_go_by_bytes(monkeypatch):
@@ -209,7 +209,7 @@ def test_bad_numbers_name_value_and_sample(calibrator, bad):
 def test_samples_that_change():
     rounds = iter([data(10), data(9), data(10), data(10, seed=2), []])
     changing = Samples("a generator", lambda: next(rounds))
-    with pytest.raises(DataError, match="a generator gave 10 samples at first, and then 9"):
+    with pytest.raises(DataError, match="a generator had 10 samples at first, and then 9"):
         calibrate(network(), NAMES, changing, None, "minmax", symmetric=False)
     rounds = iter([data(10), data(10), [{"x": 2 * item["x"]} for item in data(10)]])
     with pytest.raises(DataError, match="must be the same each time"):
@@ -241,14 +241,14 @@ def feeds(count):
 
 calibrator, count = sys.argv[1], int(sys.argv[2])
 names = ["x", "h", "r", "y"]
-made = Samples("made", lambda: feeds(count))
-calibrate(network(64), names, made, None, calibrator, symmetric=False)
+data = Samples("data", lambda: feeds(count))
+calibrate(network(64), names, data, None, calibrator, symmetric=False)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 def resident(calibrator, count):
-    """Give the peak of a process's memory, in kB."""
+    """Return the peak of a process's memory, in kB."""
     command = [sys.executable, "-c", MEMORY, calibrator, str(count)]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[1] / "kits", capture_output=True, text=True, check=True

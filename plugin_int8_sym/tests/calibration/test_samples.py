@@ -36,9 +36,9 @@ def build(text: str, data, extra: bool = False):
         pytest.importorskip("narrowpass_fp16")
     inputs = {"x": ["N", 16], "unused": ["M"]} if extra else {"x": ["N", 16]}
     constants = {"w": floats(16, 16), "w2": floats(16, 16)}
-    made = model(NODES, inputs, {"y": ["N", 16]}, constants)
+    proto = model(NODES, inputs, {"y": ["N", 16]}, constants)
     return narrowpass.build(
-        ir.from_proto(made), text, target="reference", calibration=lambda: iter(data)
+        ir.from_proto(proto), text, target="reference", calibration=lambda: iter(data)
     )
 
 

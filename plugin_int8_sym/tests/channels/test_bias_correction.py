@@ -1,4 +1,4 @@
-"""Means of channels are right again when biases make up for rounded weights."""
+"""Bias correction restores the mean of each output channel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Samples
-from narrowpass_int8_sym.bias_correction import mean_shifts, own_bias, take_off
+from narrowpass_int8_sym.bias_correction import mean_shifts, own_bias, subtract_from_bias
 from narrowpass_int8_sym.weighted_nodes import WeightedNode, weighted_node_of
 from narrowpass_int8_sym.weights import quantized
 
@@ -20,18 +20,18 @@ FEEDS_4D = [{"x": np.abs(numbers(1, 4, 7, 7, seed=n)) + 0.5} for n in range(3)]
 FEEDS_2D = [{"x": np.abs(numbers(5, 4, seed=n)) + 0.5} for n in range(3)]
 
 
-def weighted_nodes(made):
-    nodes = enumerate(made.graph.all_nodes())
+def weighted_nodes(ir_model):
+    nodes = enumerate(ir_model.graph.all_nodes())
     return {
         n: found for n, each in nodes if isinstance(found := weighted_node_of(each), WeightedNode)
     }
 
 
 def with_rounded_weights(proto, per_channel):
-    """Give a model that has what the bytes of its weights stand for."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    tensors = {tensor.name: tensor for tensor in made.graph.initializer}
+    """Return a model with dequantized weights."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(proto)
+    tensors = {tensor.name: tensor for tensor in copied.graph.initializer}
     for weighted in weighted_nodes(ir.from_proto(proto)).values():
         weight = numpy_helper.to_array(tensors[weighted.weight.name])
         axis = weighted.axis if per_channel else None
@@ -41,7 +41,7 @@ def with_rounded_weights(proto, per_channel):
         tensors[weighted.weight.name].CopyFrom(
             numpy_helper.from_array(wide.astype(np.float32), weighted.weight.name)
         )
-    return made
+    return copied
 
 
 def channel_means(proto, feeds, axis):
@@ -95,22 +95,26 @@ def test_means_are_right_again(case, per_channel):
     nodes, constants, feeds, axis = case
     dims = {"x": list(feeds[0]["x"].shape)}
     proto = shaped(model(nodes, dims, {"y": None}, constants))
-    made = ir.from_proto(proto)
-    text = ir.to_proto(made).SerializeToString()
+    ir_model = ir.from_proto(proto)
+    text = ir.to_proto(ir_model).SerializeToString()
     shifts = mean_shifts(
-        made, weighted_nodes(made), Samples("data", lambda: feeds), None, per_channel=per_channel
+        ir_model,
+        weighted_nodes(ir_model),
+        Samples("data", lambda: feeds),
+        None,
+        per_channel=per_channel,
     )
-    assert ir.to_proto(made).SerializeToString() == text
-    for number, weighted in weighted_nodes(made).items():
-        take_off(weighted, own_bias(made, weighted), shifts[number])
-    corrected = ir.to_proto(made)
+    assert ir.to_proto(ir_model).SerializeToString() == text
+    for number, weighted in weighted_nodes(ir_model).items():
+        subtract_from_bias(weighted, own_bias(ir_model, weighted), shifts[number])
+    corrected = ir.to_proto(ir_model)
     onnx.checker.check_model(corrected, full_check=True)
     right = channel_means(proto, feeds, axis)
     wrong = channel_means(with_rounded_weights(proto, per_channel), feeds, axis)
     got = channel_means(with_rounded_weights(corrected, per_channel), feeds, axis)
     moved = np.abs(wrong - right).max()
     assert moved > 1e-4
-    # What is left is rounding of float32 sums.
+    # What is left is rounding of float32 accumulators.
     assert np.abs(got - right).max() < 1e-3 * moved + 1e-6 * np.abs(right).max()
 
 
@@ -122,22 +126,22 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("nodes", UNFIT.values(), ids=UNFIT)
-def test_products_without_a_bias_of_their_own_are_left(nodes):
+def test_matmuls_without_a_bias_of_their_own_are_left(nodes):
     constants = {"w": numbers(4, 6)}
     inputs = {"x": [5, 4], "x2": [5, 6], "b": [6]}
     proto = model(nodes, inputs, {"y": None}, constants)
-    made = ir.from_proto(proto)
-    text = ir.to_proto(made).SerializeToString()
-    (weighted,) = weighted_nodes(made).values()
-    assert isinstance(own_bias(made, weighted), str)
-    assert ir.to_proto(made).SerializeToString() == text
+    ir_model = ir.from_proto(proto)
+    text = ir.to_proto(ir_model).SerializeToString()
+    (weighted,) = weighted_nodes(ir_model).values()
+    assert isinstance(own_bias(ir_model, weighted), str)
+    assert ir.to_proto(ir_model).SerializeToString() == text
 
 
-def test_a_bias_of_two_products_is_copied():
+def test_a_bias_of_two_matmuls_is_copied():
     nodes = [node("Gemm", ["x", "w", "b"], "y"), node("Gemm", ["x", "v", "b"], "z")]
     constants = {"w": numbers(4, 6), "v": numbers(4, 6, seed=1), "b": numbers(6, seed=2)}
-    made = ir.from_proto(model(nodes, {"x": [5, 4]}, {"y": None, "z": None}, constants))
-    first, second = weighted_nodes(made).values()
-    take_off(first, own_bias(made, first), np.ones(6))
+    ir_model = ir.from_proto(model(nodes, {"x": [5, 4]}, {"y": None, "z": None}, constants))
+    first, second = weighted_nodes(ir_model).values()
+    subtract_from_bias(first, own_bias(ir_model, first), np.ones(6))
     assert np.array_equal(second.node.inputs[2].const_value.numpy(), constants["b"])
     assert np.array_equal(first.node.inputs[2].const_value.numpy(), constants["b"] - 1)

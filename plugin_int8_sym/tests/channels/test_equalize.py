@@ -1,4 +1,4 @@
-"""The pass ``equalize`` changes magnitudes of channels between products, and nothing else."""
+"""The pass ``equalize`` changes magnitudes of channels between matmuls and convolutions only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from narrowpass_testing import assert_equivalent, assert_idempotent, run_pass
 pytestmark = pytest.mark.once
 
 TOLERANCE = 1e-5
-"""Each factor is rounded to float32, and sums of products follow it."""
+"""Each factor is rounded to float32, and accumulators are rounded, too."""
 
 
 def context(feeds):
@@ -32,18 +32,18 @@ def equalized(proto, feeds):
     ctx = context(feeds)
     after = run_pass(Equalize(), ir.from_proto(proto), ctx=ctx).model
     assert_idempotent(Equalize(), ir.from_proto(proto), ctx=context(feeds))
-    made = ir.to_proto(after)
-    onnx.checker.check_model(made, full_check=True)
-    assert len(made.graph.node) == len(proto.graph.node)
+    result = ir.to_proto(after)
+    onnx.checker.check_model(result, full_check=True)
+    assert len(result.graph.node) == len(proto.graph.node)
     for feed in feeds:
         before = ReferenceEvaluator(proto).run(None, feed)
-        for one, other in zip(before, ReferenceEvaluator(made).run(None, feed), strict=True):
+        for one, other in zip(before, ReferenceEvaluator(result).run(None, feed), strict=True):
             assert np.abs(one - other).max() <= TOLERANCE * np.abs(one).max()
-    return made, {decision.node: decision for decision in ctx.decisions}
+    return result, {decision.node: decision for decision in ctx.decisions}
 
 
 def spread(proto, feeds, name, axis=1):
-    """Give the ratio of the largest to the least magnitude of the channels of a value."""
+    """Return the ratio of the largest to the least magnitude of the channels of a value."""
     found = [np.abs(evaluated(proto, feed, name)) for feed in feeds]
     rest = tuple(number for number in range(found[0].ndim) if number != axis % found[0].ndim)
     largest = np.max([array.max(axis=rest) for array in found], axis=0)
@@ -75,13 +75,13 @@ CONSTANTS = {
 @pytest.mark.parametrize("between", PASSING.values(), ids=PASSING)
 def test_values_before_a_depthwise_convolution_get_one_magnitude(between):
     proto = depthwise_chain(*between, **CONSTANTS)
-    made, told = equalized(proto, images())
-    assert spread(made, images(), "last") < spread(proto, images(), "last") / 20
-    assert told["last"].decision == "equalized"
-    assert "first to deep: " in told["last"].reason or "sum" in told["last"].reason
+    result, decisions = equalized(proto, images())
+    assert spread(result, images(), "last") < spread(proto, images(), "last") / 20
+    assert decisions["last"].decision == "equalized"
+    assert "first to deep: " in decisions["last"].reason or "sum" in decisions["last"].reason
 
 
-def test_weights_alone_tell_great_differences():
+def test_weights_alone_show_great_differences():
     proto = depthwise_chain(*PASSING["Relu"])
     after = run_pass(Equalize(), ir.from_proto(proto), ctx=context(None))
     assert after.modified
@@ -92,12 +92,12 @@ def test_weights_alone_tell_great_differences():
 LIMITS = {
     "Clip": (
         [node("Clip", ["first", "zero", "six"], "last")],
-        "'last' is made by Clip 'last'",
+        "'last' is computed by Clip 'last'",
     ),
-    "Sigmoid": ([node("Sigmoid", ["first"], "last")], "'last' is made by Sigmoid 'last'"),
+    "Sigmoid": ([node("Sigmoid", ["first"], "last")], "'last' is computed by Sigmoid 'last'"),
     "across channels": (
         [node("Softmax", ["first"], "last", axis=1)],
-        "'last' is made by Softmax 'last'",
+        "'last' is computed by Softmax 'last'",
     ),
     "another reader": (
         [node("Relu", ["first"], "last"), node("Exp", ["last"], "seen")],
@@ -109,23 +109,23 @@ LIMITS = {
 @pytest.mark.parametrize(("between", "reason"), LIMITS.values(), ids=LIMITS)
 def test_what_is_not_homogeneous_ends_a_region(between, reason):
     proto = depthwise_chain(*between, zero=np.float32(0), six=np.float32(6))
-    _, told = equalized(proto, images())
-    assert (told["last"].decision, told["last"].reason) == ("kept", reason)
+    _, decisions = equalized(proto, images())
+    assert (decisions["last"].decision, decisions["last"].reason) == ("kept", reason)
 
 
 def test_a_graph_output_keeps_its_values():
     proto = depthwise_chain(node("Relu", ["first"], "last"))
     proto.graph.output.append(helper.make_tensor_value_info("last", 1, ["N", 8, 6, 6]))
-    _, told = equalized(proto, images())
-    assert told["last"].reason == "'last' is an output"
+    _, decisions = equalized(proto, images())
+    assert decisions["last"].reason == "'last' is an output"
 
 
 def test_a_weight_that_may_be_fed_is_left_alone():
     proto = depthwise_chain(node("Relu", ["first"], "last"))
     proto.graph.input.append(helper.make_tensor_value_info("w0", 1, [8, 4, 1, 1]))
-    made, told = equalized(proto, images())
-    assert told["last"].reason == "'w0' may be fed"
-    kept = {tensor.name: tensor for tensor in made.graph.initializer}
+    result, decisions = equalized(proto, images())
+    assert decisions["last"].reason == "'w0' may be fed"
+    kept = {tensor.name: tensor for tensor in result.graph.initializer}
     assert (
         kept["w0"].raw_data == next(t for t in proto.graph.initializer if t.name == "w0").raw_data
     )
@@ -135,16 +135,16 @@ def test_a_weight_of_two_nodes_is_left_alone():
     proto = depthwise_chain(node("Relu", ["first"], "last"))
     proto.graph.node.append(node("Conv", ["x", "w0"], "again"))
     proto.graph.output.append(helper.make_tensor_value_info("again", 1, ["N", 8, 6, 6]))
-    _, told = equalized(proto, images())
-    assert told["last"].reason == "others read 'w0', too"
+    _, decisions = equalized(proto, images())
+    assert decisions["last"].reason == "others read 'w0', too"
 
 
 def test_a_bias_of_two_nodes_is_copied():
     proto = depthwise_chain(node("Relu", ["first"], "last"))
     proto.graph.node[0].input[2] = "b1"
-    made, told = equalized(proto, images())
-    assert told["last"].decision == "equalized"
-    assert made.graph.node[0].input[2] != "b1" or made.graph.node[2].input[2] != "b1"
+    result, decisions = equalized(proto, images())
+    assert decisions["last"].decision == "equalized"
+    assert result.graph.node[0].input[2] != "b1" or result.graph.node[2].input[2] != "b1"
 
 
 def test_a_value_that_a_subgraph_reads_is_left_alone():
@@ -156,8 +156,8 @@ def test_a_value_that_a_subgraph_reads_is_left_alone():
     proto.graph.node.append(node("If", ["c"], "chosen", then_branch=branch, else_branch=branch))
     proto.graph.output.append(helper.make_tensor_value_info("chosen", 1, None))
     feeds = [{**feed, "c": np.array(True)} for feed in images()]
-    _, told = equalized(shaped(proto), feeds)
-    assert told["last"].reason == "'last' is read by Neg 'inner'"
+    _, decisions = equalized(shaped(proto), feeds)
+    assert decisions["last"].reason == "'last' is read by Neg 'inner'"
 
 
 def test_both_sides_of_a_residual_sum_are_divided():
@@ -167,9 +167,9 @@ def test_both_sides_of_a_residual_sum_are_divided():
         node("Add", ["skip", "body"], "last"),
         w3=numbers(8, 8, 1, 1, seed=7) * (SCALES[:, None] / SCALES)[:, :, None, None],
     )
-    made, told = equalized(proto, images())
-    assert spread(made, images(), "last") < spread(proto, images(), "last") / 10
-    assert told["skip"].decision == "equalized"
+    result, decisions = equalized(proto, images())
+    assert spread(result, images(), "last") < spread(proto, images(), "last") / 10
+    assert decisions["skip"].decision == "equalized"
 
 
 def rows(count=6):
@@ -191,12 +191,12 @@ def test_gemm(trans, bias):
         node("Gemm", ["r", "v"], "y", transB=trans),
     ]
     proto = model(nodes, {"x": ["N", 4]}, {"y": ["N", 3]}, constants)
-    made, told = equalized(proto, rows())
+    result, decisions = equalized(proto, rows())
     if bias in ((), (1,)):
         # One number for all channels cannot be divided channel by channel.
-        assert told["r"].decision == "kept"
+        assert decisions["r"].decision == "kept"
     else:
-        assert spread(made, rows(), "r") < spread(proto, rows(), "r") / 10
+        assert spread(result, rows(), "r") < spread(proto, rows(), "r") / 10
 
 
 def test_normalization_takes_the_factors_of_all_that_reads_it():
@@ -214,9 +214,9 @@ def test_normalization_takes_the_factors_of_all_that_reads_it():
     ]
     proto = model(nodes, {"x": ["N", 8]}, {"y": ["N", 8], "z": ["N", 8]}, constants)
     feeds = [{"x": numbers(5, 8, seed=30 + number)} for number in range(4)]
-    made, told = equalized(proto, feeds)
-    assert told["n"].decision == "equalized"
-    assert spread(made, feeds, "n", -1) < spread(proto, feeds, "n", -1) / 10
+    result, decisions = equalized(proto, feeds)
+    assert decisions["n"].decision == "equalized"
+    assert spread(result, feeds, "n", -1) < spread(proto, feeds, "n", -1) / 10
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -241,9 +241,9 @@ def test_transposed_and_grouped_convolutions(groups):
     after = run_pass(Equalize(), before, ctx=ctx).model
     # The reference backend: onnx's evaluator has no ConvTranspose of several groups.
     assert_equivalent(before, after, feeds=images(), tolerance=f"rel:{TOLERANCE}")
-    told = {decision.node: decision for decision in ctx.decisions}
-    assert told["r"].decision == "equalized"
-    assert told["l"].decision == "equalized"
+    decisions = {decision.node: decision for decision in ctx.decisions}
+    assert decisions["r"].decision == "equalized"
+    assert decisions["l"].decision == "equalized"
 
 
 def test_a_dead_channel_keeps_finite_weights():
@@ -253,8 +253,8 @@ def test_a_dead_channel_keeps_finite_weights():
             array = onnx.numpy_helper.to_array(tensor).copy()
             array[3] = 0
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    made, _ = equalized(proto, images())
-    for tensor in made.graph.initializer:
+    result, _ = equalized(proto, images())
+    for tensor in result.graph.initializer:
         assert np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
 
 
@@ -273,10 +273,10 @@ def test_random_chains_compute_the_same(kinds, seed):
             ]
             output = f"v{number}" if each.output[0] == "last" else f"{each.output[0]}{number}"
             inputs = [last if name == "first" else name for name in inputs]
-            made = onnx.NodeProto()
-            made.CopyFrom(each)
-            made.name, made.input[:], made.output[:] = output, inputs, [output]
-            between.append(made)
+            copied = onnx.NodeProto()
+            copied.CopyFrom(each)
+            copied.name, copied.input[:], copied.output[:] = output, inputs, [output]
+            between.append(copied)
         last = f"v{number}"
     between.append(node("Identity", [last], "last"))
     factors = np.exp(np.random.default_rng(seed).uniform(-5, 3, 8)).astype(np.float32)

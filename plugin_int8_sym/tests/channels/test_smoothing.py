@@ -1,4 +1,4 @@
-"""Rows that are multiplied before matrices, where nothing that is there can take the factors."""
+"""Smoothing: a Mul is inserted before matmuls where no existing constant can be scaled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from equalize_kit import SCALES, numbers
 from static_kit import assert_runs_elsewhere, graph, outputs, quantized
 
-from narrowpass_int8_sym.channels.insertion import insert_row, remove_row
-from narrowpass_int8_sym.channels.rewrite import divide
+from narrowpass_int8_sym.channels.insertion import insert_mul, remove_mul
+from narrowpass_int8_sym.channels.rewrite import scale_constants
 
 pytestmark = pytest.mark.once
 
@@ -35,26 +35,26 @@ def rows(count=8, scales=1.0):
 
 
 def post_norm(**weights):
-    """A normalization of uneven channels, which two products and a residual sum read."""
+    """A normalization of uneven channels, which two matmuls and a residual Add read."""
     return graph(BLOCK, WEIGHTS | weights)
 
 
-def of_kind(made, kind):
-    return [node for node in made.model.graph if node.op_type == kind]
+def of_kind(result, kind):
+    return [node for node in result.model.graph if node.op_type == kind]
 
 
-def test_a_value_that_others_read_too_is_multiplied_once_for_all_products():
+def test_a_value_that_others_read_too_is_multiplied_once_for_all_matmuls():
     plain = quantized(post_norm(), rows(), mode="static", smooth=False, bias_correction=False)
-    made = quantized(post_norm(), rows(), mode="static", bias_correction=False)
-    assert made.sqnr() > plain.sqnr() + 6
-    (row,) = of_kind(made, "Mul")
+    result = quantized(post_norm(), rows(), mode="static", bias_correction=False)
+    assert result.sqnr() > plain.sqnr() + 6
+    (row,) = of_kind(result, "Mul")
     assert row.inputs[0].name == "n"
     (reader,) = (use.node for use in row.outputs[0].uses())
     assert reader.op_type == "QuantizeLinear"
-    assert made.count["QuantizeLinear"] == plain.count["QuantizeLinear"] == 1
-    (told,) = (item for item in made.decisions if item.decision == "equalized")
-    assert (told.node, told.by) == (row.outputs[0].name, "smooth")
-    assert set(told.reason.split(": ")[0].split(" to ")[1].split(", ")) == {"query", "key"}
+    assert result.count["QuantizeLinear"] == plain.count["QuantizeLinear"] == 1
+    (smoothing,) = (item for item in result.decisions if item.decision == "equalized")
+    assert (smoothing.node, smoothing.by) == (row.outputs[0].name, "smooth")
+    assert set(smoothing.reason.split(": ")[0].split(" to ")[1].split(", ")) == {"query", "key"}
 
 
 def test_the_result_runs_elsewhere():
@@ -65,9 +65,9 @@ def test_an_input_of_uneven_columns_is_multiplied():
     text = "g (float[N,8] x, float[8,4] w) => (float[N,4] y) { [p] y = Gemm (x, w) }"
     model = graph(text, {"w": numbers(8, 4) / SCALES[:, None]})
     plain = quantized(model, rows(scales=SCALES), mode="static", smooth=False)
-    made = quantized(model, rows(scales=SCALES), mode="static")
-    assert made.count["Mul"] == 1
-    assert made.sqnr() > plain.sqnr() + 6
+    result = quantized(model, rows(scales=SCALES), mode="static")
+    assert result.count["Mul"] == 1
+    assert result.sqnr() > plain.sqnr() + 6
 
 
 SHARED = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { h = MatMul (x, w) y = MatMul (h, w) }"
@@ -75,7 +75,7 @@ TABLE = """g (float[N,8] x, float[8,8] w, float[8,8] v) => (float[N,8] y) {
     h = MatMul (x, w) s = Sigmoid (h) y = MatMul (s, v) }"""
 UNCHANGED = {
     "even channels": (TABLE, {"w": numbers(8, 8), "v": numbers(8, 8)}, 1.0),
-    "a weight of two products": (SHARED, {"w": numbers(8, 8) / SCALES[:, None]}, SCALES),
+    "a weight of two matmuls": (SHARED, {"w": numbers(8, 8) / SCALES[:, None]}, SCALES),
 }
 
 
@@ -83,12 +83,12 @@ UNCHANGED = {
 def test_nothing_is_inserted(text, weights, scales):
     data = rows(scales=scales)
     plain = quantized(graph(text, weights), data, mode="static", smooth=False)
-    made = quantized(graph(text, weights), data, mode="static")
-    assert [node.op_type for node in made.model.graph] == [
+    result = quantized(graph(text, weights), data, mode="static")
+    assert [node.op_type for node in result.model.graph] == [
         node.op_type for node in plain.model.graph
     ]
-    assert set(made.model.graph.initializers) == set(plain.model.graph.initializers)
-    assert made.count["Mul"] == 0
+    assert set(result.model.graph.initializers) == set(plain.model.graph.initializers)
+    assert result.count["Mul"] == 0
 
 
 UNEVEN = {"w": numbers(8, 8), "v": numbers(8, 8) * SCALES[:, None]}
@@ -117,48 +117,48 @@ def test_what_spreads_too_far_for_bytes_is_computed_in_float(text, weights, floa
     """Bytes of its result would have a few steps for all channels but one."""
     weights = weights | {"v": numbers(8, 8, seed=5) / OUTLIERS[:, None]}
     plain = quantized(graph(text, weights), rows(), mode="static", smooth=False)
-    made = quantized(graph(text, weights), rows(), mode="static")
-    assert made.sqnr() > plain.sqnr() + 3
+    result = quantized(graph(text, weights), rows(), mode="static")
+    assert result.sqnr() > plain.sqnr() + 3
     assert [plain.verdicts[name] for name in floats] == ["int8"] * len(floats)
     for name in floats:
-        assert made.verdicts[name] == "float"
-        assert "differ too much for bytes" in made.reasons[name]
-    assert {made.verdicts[name] for name in ("up", "down")} == {"int8"}
-    assert_runs_elsewhere(made)
+        assert result.verdicts[name] == "float"
+        assert "differ too much for int8" in result.reasons[name]
+    assert {result.verdicts[name] for name in ("up", "down")} == {"int8"}
+    assert_runs_elsewhere(result)
 
 
 def test_a_function_whose_channels_are_alike_stays_a_table_of_bytes():
     weights = {"w": numbers(8, 8), "c": numbers(8, seed=2), "v": numbers(8, 8, seed=5)}
-    made = quantized(graph(GELU, weights), rows(), mode="static")
-    assert made.verdicts["gelu"] == "int8"
-    assert made.count["Mul"] == 0
+    result = quantized(graph(GELU, weights), rows(), mode="static")
+    assert result.verdicts["gelu"] == "int8"
+    assert result.count["Mul"] == 0
 
 
 def test_what_is_asked_for_stays_in_bytes():
-    made = quantized(graph(TABLE, UNEVEN), rows(), mode="static", green=("op:Sigmoid",))
-    assert made.count["Mul"] == 0
-    assert next(v for v in made.decisions if v.op_type == "Sigmoid").decision == "int8"
+    result = quantized(graph(TABLE, UNEVEN), rows(), mode="static", green=("op:Sigmoid",))
+    assert result.count["Mul"] == 0
+    assert next(v for v in result.decisions if v.op_type == "Sigmoid").decision == "int8"
 
 
 def test_a_tolerance_keeps_what_was_decided():
-    made = quantized(graph(TABLE, UNEVEN), rows(), mode="static", tolerance="cosine:0.9")
-    assert made.count["Mul"] == 1
-    assert next(v for v in made.decisions if v.op_type == "Sigmoid").decision == "float"
+    result = quantized(graph(TABLE, UNEVEN), rows(), mode="static", tolerance="cosine:0.9")
+    assert result.count["Mul"] == 1
+    assert next(v for v in result.decisions if v.op_type == "Sigmoid").decision == "float"
 
 
 def test_one_sample_is_not_trusted():
-    made = quantized(post_norm(), rows(1), mode="static")
-    assert made.count["Mul"] == 0
+    result = quantized(post_norm(), rows(1), mode="static")
+    assert result.count["Mul"] == 0
     assert quantized(post_norm(), rows(2), mode="static").count["Mul"] == 1
 
 
-def test_a_product_that_stays_float_reads_the_value_as_it_was():
-    made = quantized(post_norm(), rows(), mode="static", red=("key",))
-    (row,) = of_kind(made, "Mul")
-    (key,) = (node for node in of_kind(made, "MatMul") if node.name == "key")
+def test_a_matmul_that_stays_float_reads_the_value_as_it_was():
+    result = quantized(post_norm(), rows(), mode="static", red=("key",))
+    (row,) = of_kind(result, "Mul")
+    (key,) = (node for node in of_kind(result, "MatMul") if node.name == "key")
     assert key.inputs[0].name == "n"
     assert row.outputs[0] is not key.inputs[0]
-    assert np.array_equal(made.constant(key.inputs[1]), WEIGHTS["k"])
+    assert np.array_equal(result.constant(key.inputs[1]), WEIGHTS["k"])
 
 
 def test_a_row_changes_results_by_rounding_only_and_is_removed_without_a_trace():
@@ -168,13 +168,13 @@ def test_a_row_changes_results_by_rounding_only_and_is_removed_without_a_trace()
     weighted_nodes = [node for node in model.graph if node.op_type == "MatMul"]
     value = weighted_nodes[0].inputs[0]
     # The second one first: the row comes before both nevertheless.
-    region = insert_row(model, value, weighted_nodes[::-1])
+    region = insert_mul(model, value, weighted_nodes[::-1])
     assert region is not None
-    remove_row(model, region)
+    remove_mul(model, region)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == text
-    region = insert_row(model, value, weighted_nodes[::-1])
+    region = insert_mul(model, value, weighted_nodes[::-1])
     assert region is not None
-    assert divide(model, region, SCALES.astype(np.float64))
+    assert scale_constants(model, region, SCALES.astype(np.float64))
     for one, other in zip(right, outputs(model, rows()), strict=True):
         for name in one:
             assert np.abs(one[name] - other[name]).max() <= 1e-5 * np.abs(one[name]).max()

@@ -27,8 +27,8 @@ FORMS = pytest.mark.parametrize("form", ["cast", "all"])
 MODES = ["static", "dynamic", "weight-only"]
 
 
-class Maker:
-    """Makes a model in float32, behind Casts of weights (``cast``), or throughout narrow."""
+class ModelBuilder:
+    """Builds a model in float32, behind Casts of weights (``cast``), or throughout narrow."""
 
     def __init__(self, form: str, dtype: int, opset: int = 22) -> None:
         self.form, self.dtype, self.opset = form, dtype, opset
@@ -65,37 +65,37 @@ class Maker:
 
 def text_model(form: str, dtype: int, opset: int = 22) -> onnx.ModelProto:
     """Embeddings, a MatMul with a bias, a Gemm whose weight is turned."""
-    make = Maker(form, dtype, opset)
+    builder = ModelBuilder(form, dtype, opset)
     rng = np.random.default_rng(3)
-    table = make.constant("table", rng.standard_normal((512, 64)))
-    first = make.constant("first", rng.standard_normal((64, 32)) / 8)
-    bias = make.constant("bias", rng.standard_normal(32) / 8)
-    second = make.constant("second", rng.standard_normal((16, 32)) / 6)
-    make.node("Gather", [table, "ids"], "rows")
-    make.node("MatMul", ["rows", first], "product")
-    make.node("Add", ["product", bias], "sum")
-    make.node("Relu", ["sum"], "relu")
-    make.node("Gemm", ["relu", second], "y", transB=1)
-    return make.model({"ids": ("N",)}, {"y": ("N", 16)})
+    table = builder.constant("table", rng.standard_normal((512, 64)))
+    first = builder.constant("first", rng.standard_normal((64, 32)) / 8)
+    bias = builder.constant("bias", rng.standard_normal(32) / 8)
+    second = builder.constant("second", rng.standard_normal((16, 32)) / 6)
+    builder.node("Gather", [table, "ids"], "rows")
+    builder.node("MatMul", ["rows", first], "dense")
+    builder.node("Add", ["dense", bias], "sum")
+    builder.node("Relu", ["sum"], "relu")
+    builder.node("Gemm", ["relu", second], "y", transB=1)
+    return builder.model({"ids": ("N",)}, {"y": ("N", 16)})
 
 
 def image_model(form: str, dtype: int, opset: int = 22) -> onnx.ModelProto:
-    make = Maker(form, dtype, opset)
+    builder = ModelBuilder(form, dtype, opset)
     rng = np.random.default_rng(4)
-    first = make.constant("first", rng.standard_normal((8, 3, 3, 3)) / 5)
-    bias = make.constant("bias", rng.standard_normal(8) / 8)
-    up = make.constant("up", rng.standard_normal((8, 8, 2, 2)) / 5)
-    deep = make.constant("deep", rng.standard_normal((8, 1, 3, 3)) / 3)
-    head = make.constant("head", rng.standard_normal((8, 10)) / 3)
-    make.node("Conv", ["x", first, bias], "conv", pads=[1] * 4)
-    make.node("Relu", ["conv"], "relu")
-    make.node("ConvTranspose", ["relu", up], "large", strides=[2, 2])
-    make.node("Conv", ["large", deep], "depthwise", group=8, pads=[1] * 4)
-    make.node("Add", ["depthwise", "large"], "sum")
-    make.node("GlobalAveragePool", ["sum"], "mean")
-    make.node("Flatten", ["mean"], "flat")
-    make.node("MatMul", ["flat", head], "y")
-    return make.model({"x": ("N", 3, 8, 8)}, {"y": ("N", 10)})
+    first = builder.constant("first", rng.standard_normal((8, 3, 3, 3)) / 5)
+    bias = builder.constant("bias", rng.standard_normal(8) / 8)
+    up = builder.constant("up", rng.standard_normal((8, 8, 2, 2)) / 5)
+    deep = builder.constant("deep", rng.standard_normal((8, 1, 3, 3)) / 3)
+    head = builder.constant("head", rng.standard_normal((8, 10)) / 3)
+    builder.node("Conv", ["x", first, bias], "conv", pads=[1] * 4)
+    builder.node("Relu", ["conv"], "relu")
+    builder.node("ConvTranspose", ["relu", up], "large", strides=[2, 2])
+    builder.node("Conv", ["large", deep], "depthwise", group=8, pads=[1] * 4)
+    builder.node("Add", ["depthwise", "large"], "sum")
+    builder.node("GlobalAveragePool", ["sum"], "mean")
+    builder.node("Flatten", ["mean"], "flat")
+    builder.node("MatMul", ["flat", head], "y")
+    return builder.model({"x": ("N", 3, 8, 8)}, {"y": ("N", 10)})
 
 
 MODELS = {"text": text_model, "image": image_model}
@@ -115,9 +115,9 @@ def built(model: onnx.ModelProto, text: str, samples=None) -> narrowpass.Bundle:
 
 
 def result(bundle: narrowpass.Bundle) -> onnx.ModelProto:
-    made = ir.to_proto(bundle.methods["main"])
-    onnx.checker.check_model(made, full_check=True)
-    return made
+    rewritten = ir.to_proto(bundle.methods["main"])
+    onnx.checker.check_model(rewritten, full_check=True)
+    return rewritten
 
 
 def quantized(model: onnx.ModelProto, mode: str) -> onnx.ModelProto:
@@ -156,15 +156,15 @@ def evaluated(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
 def test_halves_become_int8_like_floats(kind, mode, form, dtype):
     plain, model = MODELS[kind]("float32", dtype), MODELS[kind](form, dtype)
     onnx.checker.check_model(model, full_check=True)
-    wanted, made = quantized(plain, mode), quantized(model, mode)
-    assert in_bytes(made) == in_bytes(wanted) != set()
-    assert signature(made) == signature(model)
+    wanted, rewritten = quantized(plain, mode), quantized(model, mode)
+    assert in_bytes(rewritten) == in_bytes(wanted) != set()
+    assert signature(rewritten) == signature(model)
     for name in in_bytes(wanted) & {"first", "up", "deep", "head", "second"}:
         scales = {
             tensor.name.removesuffix(".scale").removesuffix("_f"): onnx.numpy_helper.to_array(
                 tensor
             )
-            for tensor in made.graph.initializer
+            for tensor in rewritten.graph.initializer
             if tensor.name.endswith(".scale")
         }
         assert scales[name].dtype == np.float32
@@ -172,7 +172,7 @@ def test_halves_become_int8_like_floats(kind, mode, form, dtype):
     narrow = {
         k: v if k == "ids" or form == "cast" else v.astype(HALVES[dtype]) for k, v in feeds.items()
     }
-    right, got = evaluated(plain, feeds), evaluated(made, narrow)
+    right, got = evaluated(plain, feeds), evaluated(rewritten, narrow)
     # Where inputs and the rest are rounded to bfloat16, it is about as much noise again.
     allowed = 3.0 if form == "cast" or dtype == TensorProto.FLOAT16 else 8.0
     assert sqnr(right, got) > sqnr(right, evaluated(wanted, feeds)) - allowed
@@ -183,8 +183,8 @@ def test_halves_become_int8_like_floats(kind, mode, form, dtype):
 def test_onnxruntime_runs_what_comes_of_casts(mode, dtype):
     onnxruntime = pytest.importorskip("onnxruntime")
     plain, model = image_model("float32", dtype), image_model("cast", dtype)
-    made = quantized(model, mode).SerializeToString()
-    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    rewritten = quantized(model, mode).SerializeToString()
+    session = onnxruntime.InferenceSession(rewritten, providers=["CPUExecutionProvider"])
     (feeds,) = data(plain, 1)
     assert sqnr(evaluated(plain, feeds), session.run(None, feeds)[0]) > 35
 
@@ -196,26 +196,26 @@ def test_float16_before_int8_quantizes_what_int8_alone_does(kind, mode):
     model = MODELS[kind]("float32", TensorProto.FLOAT16)
     samples = data(model)
     alone = result(built(model, f"int8-sym{{mode={mode}}}", samples))
-    made = result(built(model, f"fp16,int8-sym{{mode={mode}}}", samples))
-    assert in_bytes(made) == in_bytes(alone) != set()
-    assert signature(made) == signature(model)
+    rewritten = result(built(model, f"fp16,int8-sym{{mode={mode}}}", samples))
+    assert in_bytes(rewritten) == in_bytes(alone) != set()
+    assert signature(rewritten) == signature(model)
     right = evaluated(model, samples[0])
     wanted = sqnr(right, evaluated(alone, samples[0]))
-    assert sqnr(right, evaluated(made, samples[0])) > wanted - 1
+    assert sqnr(right, evaluated(rewritten, samples[0])) > wanted - 1
 
 
 @BOTH
 @FORMS
 def test_what_is_left_float_keeps_its_16_bits(form, dtype):
     model = text_model(form, dtype)
-    made = result(built(model, "int8-sym{mode=weight-only,red=[product,rows]}"))
-    kinds = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    rewritten = result(built(model, "int8-sym{mode=weight-only,red=[dense,rows]}"))
+    kinds = {tensor.name: tensor.data_type for tensor in rewritten.graph.initializer}
     assert kinds["first"] == kinds["table"] == kinds["bias"] == dtype
     assert "second" not in kinds
-    by_name = {node.name: node for node in made.graph.node}
+    by_name = {node.name: node for node in rewritten.graph.node}
     if form == "all":
-        assert list(by_name["product"].input) == ["rows", "first"]
-        assert "Cast" not in {node.op_type for node in made.graph.node[:3]}
+        assert list(by_name["dense"].input) == ["rows", "first"]
+        assert "Cast" not in {node.op_type for node in rewritten.graph.node[:3]}
 
 
 @BOTH
@@ -230,21 +230,21 @@ def test_where_all_is_left_the_model_is_as_it_was(form, dtype, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_note_of_the_way_is_left_in_the_model(mode):
-    made = quantized(image_model("all", TensorProto.FLOAT16), mode)
-    notes = {prop.key for node in made.graph.node for prop in node.metadata_props}
+    rewritten = quantized(image_model("all", TensorProto.FLOAT16), mode)
+    notes = {prop.key for node in rewritten.graph.node for prop in node.metadata_props}
     assert notes <= {"narrowpass.activations"}
 
 
 def test_operator_sets_without_float16_scales_have_casts():
     model = text_model("all", TensorProto.FLOAT16, opset=13)
-    made = quantized(model, "dynamic")
-    assert in_bytes(made) == {"table", "first", "second"}
-    assert signature(made) == signature(model)
+    rewritten = quantized(model, "dynamic")
+    assert in_bytes(rewritten) == {"table", "first", "second"}
+    assert signature(rewritten) == signature(model)
     pytest.importorskip("onnxruntime")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(
-        made.SerializeToString(), providers=["CPUExecutionProvider"]
+        rewritten.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     (feeds,) = data(model, 1)
     right = evaluated(text_model("float32", TensorProto.FLOAT16), feeds)
@@ -252,25 +252,25 @@ def test_operator_sets_without_float16_scales_have_casts():
 
 
 @BOTH
-def test_a_table_that_is_the_last_matrix_too_is_stored_once(dtype):
-    make = Maker("all", dtype)
-    table = make.constant("table", np.random.default_rng(6).standard_normal((512, 64)) / 8)
-    make.node("Gather", [table, "ids"], "rows")
-    make.node("Transpose", [table], "turned", perm=[1, 0])
-    make.node("MatMul", ["rows", "turned"], "y")
-    made = quantized(make.model({"ids": ("N",)}, {"y": ("N", 512)}), "weight-only")
-    sizes = Counter(t.data_type for t in made.graph.initializer if np.prod(t.dims) == 512 * 64)
+def test_a_tied_embedding_is_stored_once(dtype):
+    builder = ModelBuilder("all", dtype)
+    table = builder.constant("table", np.random.default_rng(6).standard_normal((512, 64)) / 8)
+    builder.node("Gather", [table, "ids"], "rows")
+    builder.node("Transpose", [table], "turned", perm=[1, 0])
+    builder.node("MatMul", ["rows", "turned"], "y")
+    rewritten = quantized(builder.model({"ids": ("N",)}, {"y": ("N", 512)}), "weight-only")
+    sizes = Counter(t.data_type for t in rewritten.graph.initializer if np.prod(t.dims) == 512 * 64)
     assert sizes == {TensorProto.INT8: 1}
 
 
 def test_one_half_behind_two_casts_is_stored_once():
-    make = Maker("cast", TensorProto.FLOAT16)
-    weight = make.constant("w", floats(64, 64))
-    make.node("Cast", ["w"], "again", to=FLOAT)
-    make.node("MatMul", ["x", weight], "a")
-    make.node("MatMul", ["a", "again"], "y")
-    made = quantized(make.model({"x": ("N", 64)}, {"y": ("N", 64)}), "dynamic")
-    assert Counter(t.data_type for t in made.graph.initializer) == {
+    builder = ModelBuilder("cast", TensorProto.FLOAT16)
+    weight = builder.constant("w", floats(64, 64))
+    builder.node("Cast", ["w"], "again", to=FLOAT)
+    builder.node("MatMul", ["x", weight], "a")
+    builder.node("MatMul", ["a", "again"], "y")
+    rewritten = quantized(builder.model({"x": ("N", 64)}, {"y": ("N", 64)}), "dynamic")
+    assert Counter(t.data_type for t in rewritten.graph.initializer) == {
         TensorProto.INT8: 1,
         FLOAT: 1,
     }
@@ -278,49 +278,49 @@ def test_one_half_behind_two_casts_is_stored_once():
 
 @BOTH
 def test_operators_of_other_domains_get_what_they_had(dtype):
-    make = Maker("all", dtype)
-    make.node("MatMul", ["x", make.constant("w", floats(64, 64))], "a")
-    make.node("Strange", ["a"], "b", domain="elsewhere")
-    make.node("MatMul", ["b", make.constant("w2", floats(64, 64))], "y")
-    model = make.model({"x": ("N", 64)}, {"y": ("N", 64)})
+    builder = ModelBuilder("all", dtype)
+    builder.node("MatMul", ["x", builder.constant("w", floats(64, 64))], "a")
+    builder.node("Strange", ["a"], "b", domain="elsewhere")
+    builder.node("MatMul", ["b", builder.constant("w2", floats(64, 64))], "y")
+    model = builder.model({"x": ("N", 64)}, {"y": ("N", 64)})
     model.opset_import.append(helper.make_opsetid("elsewhere", 1))
     model.graph.value_info.append(helper.make_tensor_value_info("b", dtype, ("N", 64)))
-    made = ir.to_proto(built(model, "int8-sym").methods["main"])
-    makers = {name: node for node in made.graph.node for name in node.output}
-    (strange,) = (node for node in made.graph.node if node.domain)
-    border = makers[strange.input[0]]
+    rewritten = ir.to_proto(built(model, "int8-sym").methods["main"])
+    producers = {name: node for node in rewritten.graph.node for name in node.output}
+    (strange,) = (node for node in rewritten.graph.node if node.domain)
+    border = producers[strange.input[0]]
     assert border.op_type == "Cast"
     assert helper.get_node_attr_value(border, "to") == dtype
-    assert in_bytes(made) == {"w", "w2"}
+    assert in_bytes(rewritten) == {"w", "w2"}
 
 
 @FORMS
 @pytest.mark.parametrize("mode", ["dynamic", "weight-only"])
 def test_weights_in_branches_become_int8(form, mode):
-    make = Maker(form, TensorProto.FLOAT16)
-    weight = make.constant("w", floats(64, 64))
+    builder = ModelBuilder(form, TensorProto.FLOAT16)
+    weight = builder.constant("w", floats(64, 64))
     branches = []
     for name in ("then", "otherwise"):
         node = helper.make_node("MatMul", ["x", weight], [f"{name}_y"], name)
-        info = helper.make_tensor_value_info(f"{name}_y", make.io, ("N", 64))
+        info = helper.make_tensor_value_info(f"{name}_y", builder.io, ("N", 64))
         branches.append(helper.make_graph([node], name, [], [info]))
-    make.nodes.append(
+    builder.nodes.append(
         helper.make_node("If", ["c"], ["y"], "if", then_branch=branches[0], else_branch=branches[1])
     )
-    model = make.model({"x": ("N", 64)}, {"y": ("N", 64)})
+    model = builder.model({"x": ("N", 64)}, {"y": ("N", 64)})
     model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, ()))
-    made = quantized(model, mode)
-    assert in_bytes(made) == {"w"}
+    rewritten = quantized(model, mode)
+    assert in_bytes(rewritten) == {"w"}
     kind = np.float16 if form == "all" else np.float32
     feeds = {"x": floats(4, 64).astype(kind), "c": np.array(True)}
-    assert sqnr(evaluated(model, feeds), evaluated(made, feeds)) > 35
+    assert sqnr(evaluated(model, feeds), evaluated(rewritten, feeds)) > 35
 
 
 def test_reports_name_weights_as_the_model_does():
     bundle = built(text_model("all", TensorProto.FLOAT16), "int8-sym{mode=dynamic}")
-    told = verdicts(bundle)
-    assert {name: item["decision"] for name, item in told.items()} == {
-        "product": "int8",
+    decisions = verdicts(bundle)
+    assert {name: item["decision"] for name, item in decisions.items()} == {
+        "dense": "int8",
         "y": "int8",
         "rows": "int8",
     }
@@ -328,12 +328,12 @@ def test_reports_name_weights_as_the_model_does():
 
 def test_a_tolerance_is_judged_in_half_models():
     model = image_model("all", TensorProto.FLOAT16)
-    made = result(built(model, "int8-sym{tolerance=sqnr:60}", data(model)))
+    rewritten = result(built(model, "int8-sym{tolerance=sqnr:60}", data(model)))
     free = result(built(model, "int8-sym", data(model)))
     right = [evaluated(model, feeds) for feeds in data(model)]
     kept, lost = (
         [sqnr(r, evaluated(each, f)) for r, f in zip(right, data(model), strict=True)]
-        for each in (made, free)
+        for each in (rewritten, free)
     )
-    assert len(in_bytes(made)) < len(in_bytes(free))
+    assert len(in_bytes(rewritten)) < len(in_bytes(free))
     assert min(kept) > min(lost)

@@ -24,19 +24,19 @@ NAMES = ("x", "h", "r", "y")
 def found(
     parts: Sequence[Array], calibrator: Calibrator | str, *, symmetric: bool = False
 ) -> Range:
-    """Give the range of a value that is each of `parts` in turn."""
+    """Return the range of a value whose samples are `parts`."""
     chosen = Calibrator.of(calibrator)
     observer = chosen.observer("v", symmetric=symmetric)
     for number in range(chosen.rounds):
         if number:
             observer.next_round()
         for index, part in enumerate(parts, start=1):
-            observer.see(part, f"sample {index}")
+            observer.observe(part, f"sample {index}")
     return observer.result()
 
 
 def network(width: int = 8, seed: int = 0) -> ir.Model:
-    """Make h = x · w, r = relu(h), y = r · v, for x [N, width]."""
+    """Build h = x · w, r = relu(h), y = r · v, for x [N, width]."""
     rng = np.random.default_rng(seed)
     weights = {name: rng.standard_normal((width, width)).astype(np.float32) for name in ("w", "v")}
     nodes = [
@@ -51,12 +51,12 @@ def network(width: int = 8, seed: int = 0) -> ir.Model:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", width])],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return ir.from_proto(onnx.shape_inference.infer_shapes(made))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
 
 
 def data(count: int = 10, width: int = 8, seed: int = 1) -> list[dict[str, Array]]:
-    """Make samples of 1 to 5 rows."""
+    """Build samples of 1 to 5 rows."""
     rng = np.random.default_rng(seed)
     return [
         {"x": rng.standard_normal((1 + index % 5, width)).astype(np.float32)}
@@ -65,7 +65,7 @@ def data(count: int = 10, width: int = 8, seed: int = 1) -> list[dict[str, Array
 
 
 def samples(items: Sequence[dict[str, Array]]) -> Samples:
-    """Give samples that are in memory."""
+    """Return samples in memory."""
     return Samples("test data", lambda: items)
 
 
@@ -88,8 +88,8 @@ def calibrate_and_die(folder: str, calibrator: str, after: int) -> None:
     )
 
 
-def calibrate_when_told(folder: str, ready: Any, results: Any) -> None:
-    """Calibrate when told to, and tell the ranges."""
+def calibrate_on_event(folder: str, ready: Any, results: Any) -> None:
+    """Wait for an event, calibrate, and put the ranges into a queue."""
     ready.wait()
     ranges = calibrate(
         network(),

@@ -26,12 +26,12 @@ def node(kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> on
 
 
 def shaped(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Give a model whose outputs have shapes."""
+    """Return the model with inferred shapes."""
     return onnx.shape_inference.infer_shapes(proto, strict_mode=True)
 
 
 def depthwise_chain(*between: onnx.NodeProto, **more: Array) -> onnx.ModelProto:
-    """Make a 1x1 Conv to `first`, a depthwise one from `last` on, and a 1x1 one to y.
+    """Build a 1x1 Conv to `first`, a depthwise one from `last` on, and a 1x1 one to y.
 
     Args:
         between: nodes from `first` to `last`.
@@ -60,7 +60,7 @@ def images(count: int = 2) -> list[dict[str, Array]]:
 
 
 def evaluated(proto: onnx.ModelProto, feeds: Mapping[str, Array], name: str) -> Array:
-    """Give a value of a model, by onnx's evaluator."""
+    """Return a value of a model, computed by onnx's evaluator."""
     clone = onnx.ModelProto()
     clone.CopyFrom(proto)
     del clone.graph.output[:]

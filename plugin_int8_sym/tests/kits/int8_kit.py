@@ -1,4 +1,4 @@
-"""Small models, and what the pass makes of them."""
+"""Small models, and the pass run on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model(
     constants: Mapping[str, Array],
     opset: int = 21,
 ) -> onnx.ModelProto:
-    """Make a model of float32; onnx's evaluator has DequantizeLinear from operator set 19 on."""
+    """Build a model of float32; onnx's evaluator has DequantizeLinear from operator set 19 on."""
     for index, node in enumerate(nodes):
         node.name = node.name or f"n{index}"
     graph = helper.make_graph(
@@ -38,9 +38,9 @@ def model(
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    made.ir_version = 10
-    return made
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    proto.ir_version = 10
+    return proto
 
 
 def build(proto: onnx.ModelProto, text: str = "int8-sym") -> Bundle:
@@ -52,7 +52,7 @@ def build(proto: onnx.ModelProto, text: str = "int8-sym") -> Bundle:
 
 
 def rewritten(proto: onnx.ModelProto, text: str = "int8-sym") -> onnx.ModelProto:
-    """Give the model after the pass; it is checked, and a second run changes nothing."""
+    """Return the model after the pass; it is checked, and a second run changes nothing."""
     first = ir.to_proto(build(proto, text).methods["main"])
     onnx.checker.check_model(first, full_check=True)
     again = ir.to_proto(build(first, text).methods["main"])

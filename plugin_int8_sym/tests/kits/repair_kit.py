@@ -52,9 +52,9 @@ _TYPES = {
 def node(
     kind: str, inputs: Sequence[str], outputs: str, domain: str = "", **attributes: Any
 ) -> onnx.NodeProto:
-    """Make a node with the name of its first output."""
-    made = outputs.split()
-    return helper.make_node(kind, list(inputs), made, name=made[0], domain=domain, **attributes)
+    """Build a node with the name of its first output."""
+    names = outputs.split()
+    return helper.make_node(kind, list(inputs), names, name=names[0], domain=domain, **attributes)
 
 
 def model(
@@ -65,7 +65,7 @@ def model(
     opset: int = 21,
     types: Mapping[str, Any] | None = None,
 ) -> onnx.ModelProto:
-    """Make a model; inputs and outputs are float32 unless `types` says otherwise."""
+    """Build a model; inputs and outputs are float32 unless `types` says otherwise."""
     kinds = {name: _TYPES[np.dtype(kind)] for name, kind in (types or {}).items()}
     graph = helper.make_graph(
         list(nodes),
@@ -81,9 +81,9 @@ def model(
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
-    made = helper.make_model(graph, opset_imports=opsets)
-    made.ir_version = 10
-    return made
+    proto = helper.make_model(graph, opset_imports=opsets)
+    proto.ir_version = 10
+    return proto
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,15 @@ class Limited(Backend):
         return self.limits
 
 
-PRODUCT = OperatorSpec(ScaleBound("input * weight / output", 2.0**-32, 2.0**8))
-SUM = OperatorSpec(ScaleBound("input / output", 2.0**-10, 2.0**8))
+MATMUL = OperatorSpec(ScaleBound("input * weight / output", 2.0**-32, 2.0**8))
+ADDITION = OperatorSpec(ScaleBound("input / output", 2.0**-10, 2.0**8))
 CONVERSION = OperatorSpec(ScaleBound("input / output", 2.0**-8, 2.0**7, closed=True))
 SAME = ("Clip", "Concat", "MaxPool", "Pad", "Relu", "Reshape", "Resize", "Slice")
 XNNPACK = QuantizationSpec(
     operators={
-        **dict.fromkeys(("Conv", "ConvTranspose", "MatMul", "Gemm"), PRODUCT),
-        "Add": SUM,
-        "Sub": SUM,
+        **dict.fromkeys(("Conv", "ConvTranspose", "MatMul", "Gemm"), MATMUL),
+        "Add": ADDITION,
+        "Sub": ADDITION,
         "Mul": OperatorSpec(ScaleBound("input * input / output", 2.0**-16, 2.0**8)),
         "LeakyRelu": CONVERSION,
         "QuantizeLinear": CONVERSION,
@@ -120,12 +120,12 @@ XNNPACK = QuantizationSpec(
     },
     per_token=PerTokenQuantization(frozenset({"MatMul", "Gemm"})),
 )
-"""PRECISION's table, as the native backend gives it."""
+"""The limits of the native backend on XNNPACK's operators."""
 
 
 @dataclass
 class Repaired:
-    """What the pass made of a model."""
+    """The result of the pass on a model."""
 
     before: onnx.ModelProto
     after: onnx.ModelProto
@@ -134,18 +134,18 @@ class Repaired:
     warnings: list[str]
 
     def of(self, name: str) -> list[Decision]:
-        """Give the decisions about a node."""
+        """Return the decisions about a node."""
         return [each for each in self.decisions if each.node == name]
 
     def kinds(self) -> list[str]:
-        """Give the operators of the model, in order."""
+        """Return the operators of the model, in order."""
         return [each.op_type for each in self.after.graph.node]
 
     def constants(self) -> dict[str, Array]:
         return {each.name: numpy_helper.to_array(each) for each in self.after.graph.initializer}
 
     def reads(self, name: str) -> list[str]:
-        """Give the inputs of the node of a name."""
+        """Return the inputs of the node of a name."""
         return next(list(n.input) for n in self.after.graph.node if n.name == name)
 
 

@@ -36,13 +36,13 @@ class Limited(ReferenceBackend):
 
 
 def limits(**bounds: ScaleBound) -> QuantizationSpec:
-    """Give a spec that limits ratios of scales, by operator, and nothing else."""
+    """Return a spec with limits on ratios of scales, by operator."""
     return QuantizationSpec(operators={name: OperatorSpec(each) for name, each in bounds.items()})
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """What the pass made of a model."""
+    """What the pass result of a model."""
 
     float_model: ir.Model
     model: ir.Model
@@ -60,7 +60,7 @@ class Quantized:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """Give what was decided, by name of the node."""
+        """Return the decisions, by name of the node."""
         return {item.node: item.decision for item in self.decisions if item.op_type}
 
     @property
@@ -68,7 +68,7 @@ class Quantized:
         return {item.node: item.reason for item in self.decisions if item.op_type}
 
     def producer(self, name: str) -> ir.Node:
-        """Give the node that computes a value."""
+        """Return the node that computes a value."""
         found = (node for node in self.model.graph for v in node.outputs if v.name == name)
         return next(found)
 
@@ -77,13 +77,13 @@ class Quantized:
         return self.model.graph.initializers[name or ""].const_value.numpy()
 
     def parameters(self, name: str) -> tuple[float, int]:
-        """Give scale and zero point of what makes a value float again."""
+        """Return scale and zero point of the DequantizeLinear of a value."""
         node = self.producer(name)
         assert node.op_type == "DequantizeLinear", f"{name} is computed by {node.op_type}"
         return float(self.constant(node.inputs[1])), int(self.constant(node.inputs[2]))
 
     def sqnr(self) -> float:
-        """Give the ratio of signal to noise over all data and outputs, in dB."""
+        """Return the SQNR over all data and outputs, in dB."""
         power = noise = 0.0
         for right, got in zip(outputs(self.float_model, self.data), self.outputs(), strict=True):
             for name, array in right.items():
@@ -124,15 +124,15 @@ def quantized(
     ctx = Context(target=target or Limited(spec or QuantizationSpec()), samples=samples)
     pass_ = Int8Sym(**options)
     result = run_pass(pass_, model, ctx=ctx)
-    told = told_of(pass_, model, ctx)
+    decisions = decisions_of(pass_, model, ctx)
     onnx.checker.check_model(ir.to_proto(result.model), full_check=True)
     again = run_pass(pass_, result.model, ctx=ctx)
     assert not again.modified, "a second run changes the model"
-    return Quantized(model, result.model, result.modified, told, data)
+    return Quantized(model, result.model, result.modified, decisions, data)
 
 
-def told_of(pass_: Int8Sym, model: ir.Model, ctx: Context) -> list[Decision]:
-    """Give what a pass decides about the nodes and the values of a model."""
+def decisions_of(pass_: Int8Sym, model: ir.Model, ctx: Context) -> list[Decision]:
+    """Return the decisions of a pass on the nodes and the values of a model."""
     own = Context(target=ctx.target, samples=ctx.samples)
     pass_.run(model.clone(), own)
     return own.decisions
@@ -147,23 +147,23 @@ def session(proto: onnx.ModelProto, *, optimized: bool) -> Any:
         levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     )
     options.log_severity_level = 3
-    # Else it makes the bytes unsigned, or leaves them, according to the processor.
+    # Else it converts int8 to uint8 or not, depending on the processor.
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 
-def assert_runs_elsewhere(made: Quantized, steps: int = 1, relative: float = 1e-5) -> None:
+def assert_runs_elsewhere(result: Quantized, steps: int = 1, relative: float = 1e-5) -> None:
     """Compare with onnxruntime: int8 results to some steps, float ones to a part of the largest."""
     for optimized in (False, True):
-        run = session(made.proto, optimized=optimized)
+        run = session(result.proto, optimized=optimized)
         names = [output.name for output in run.get_outputs()]
-        for feeds, right in zip(made.data, made.outputs(), strict=True):
+        for feeds, right in zip(result.data, result.outputs(), strict=True):
             for name, got in zip(names, run.run(None, feeds), strict=True):
-                node = made.producer(name)
+                node = result.producer(name)
                 if node.op_type == "DequantizeLinear":
-                    allowed = made.parameters(name)[0] * (steps + 1e-3)
+                    allowed = result.parameters(name)[0] * (steps + 1e-3)
                 else:
                     allowed = relative * np.abs(right[name]).max()
                 assert np.abs(got - right[name]).max() <= allowed, (name, optimized)

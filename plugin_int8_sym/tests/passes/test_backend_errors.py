@@ -66,12 +66,12 @@ def failure(taker: str, at: str, error: Exception) -> BackendError:
 @pytest.mark.parametrize("at", ["compile", "run"])
 @pytest.mark.parametrize("taker", TAKERS)
 def test_a_backends_own_error_names_backend_node_and_remedy(taker, at):
-    told = str(failure(taker, at, BackendError("node 'n1' (Relu): out of luck")))
-    assert "backend 'broken'" in told
-    assert "node 'n1' (Relu): out of luck" in told
-    assert "--target" in told
-    assert "defect of the pass" not in told
-    assert ("sample 1 of the data" in told) == (at == "run")
+    message = str(failure(taker, at, BackendError("node 'n1' (Relu): out of luck")))
+    assert "backend 'broken'" in message
+    assert "node 'n1' (Relu): out of luck" in message
+    assert "--target" in message
+    assert "defect of the pass" not in message
+    assert ("sample 1 of the data" in message) == (at == "run")
 
 
 @pytest.mark.parametrize("at", ["compile", "run"])

@@ -109,12 +109,12 @@ def test_rows_gathered_from_bytes_are_floats():
     nodes = [
         helper.make_node("Cast", ["x"], ["ids"], to=7),
         helper.make_node("Gather", ["table", "ids"], ["rows"], "rows"),
-        helper.make_node("MatMul", ["rows", "w"], ["y"], "product"),
+        helper.make_node("MatMul", ["rows", "w"], ["y"], "dense"),
     ]
     constants = {"table": floats(512, 64), "w": floats(64, 16)}
-    made = model(nodes, {"x": [4]}, {"y": [4, 16]}, constants)
+    proto = model(nodes, {"x": [4]}, {"y": [4, 16]}, constants)
     with narrowpass.load(
-        narrowpass.build(ir.from_proto(made), "int8-sym", target="xnn-cpu"), "xnn-cpu"
+        narrowpass.build(ir.from_proto(proto), "int8-sym", target="xnn-cpu"), "xnn-cpu"
     ) as program:
         rows = {plan.op_type: plan for plan in program.explain()}
         got = program.run({"x": np.arange(4, dtype=np.float32)})["y"]

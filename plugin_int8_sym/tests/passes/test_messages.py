@@ -1,4 +1,4 @@
-"""What users are told when quantizing does nothing, or cannot go on."""
+"""Messages to users when quantizing does nothing, or cannot go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from narrowpass.errors import NarrowpassError
 
 
 def fed():
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="dense")
     proto = model([node], {"x": [3, 16]}, {"y": [3, 8]}, {"w": floats(16, 8)})
     proto.graph.input.append(helper.make_tensor_value_info("w", 1, [16, 8]))
     return proto
@@ -25,7 +25,7 @@ def without_weights():
 
 
 def of_columns():
-    node = helper.make_node("Conv", ["x", "w"], ["y"], name="product")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="dense")
     weights = {"w": floats(4, 4, 1, 1)}
     return model([node], {"x": [1, 4, 8, 8]}, {"y": [1, 4, 8, 8]}, weights)
 
@@ -33,9 +33,9 @@ def of_columns():
 @pytest.mark.parametrize(
     ("proto", "text", "why"),
     [
-        (fed(), "int8-sym", "'product': its weight 'w' may be fed; freeze-weights makes it a"),
+        (fed(), "int8-sym", "'dense': its weight 'w' may be fed; freeze-weights turns it into a"),
         (without_weights(), "int8-sym", "no node has a constant weight"),
-        (of_columns(), "int8-sym{mode=weight-only,red=[product]}", "'product': it is to stay"),
+        (of_columns(), "int8-sym{mode=weight-only,red=[dense]}", "'dense': it is to stay"),
     ],
 )
 def test_a_model_that_stays_as_it_is_has_a_warning(caplog, proto, text, why):
@@ -49,7 +49,7 @@ def test_a_model_that_is_quantized_has_none(caplog):
     assert not [item for item in caplog.records if item.levelname == "WARNING"]
 
 
-def test_nan_within_the_model_is_told_of_with_the_input_that_has_it():
+def test_nan_within_the_model_is_reported_with_its_input():
     node = helper.make_node("Identity", ["first"], ["last"], name="last")
     data = images(3)
     data[2]["x"][0, 1, 0, 0] = np.nan

@@ -13,7 +13,7 @@ from narrowpass.errors import NarrowpassError
 
 
 def chain():
-    """Four products, of which the second has one huge weight beside small ones in each channel."""
+    """Four matmuls, of which the second has one huge weight beside small ones in each channel."""
     rng = np.random.default_rng(4)
     weights = {f"w{i}": rng.standard_normal((32, 32)).astype(np.float32) * 0.2 for i in range(4)}
     weights["w1"][0] = 40
@@ -26,7 +26,7 @@ def chain():
 
 
 def samples():
-    """Inputs whose first product is 0 where the huge weights are multiplied."""
+    """Inputs with zeros in the channel that the huge weights multiply."""
     rng = np.random.default_rng(3)
     return [{"x": rng.standard_normal((5, 32)).astype(np.float32)} for _ in range(2)]
 

@@ -22,8 +22,8 @@ def dense(scale: float = 1.0, channel: float | None = None):
         helper.make_node("Relu", ["a"], ["r"]),
         helper.make_node("MatMul", ["r", "w2"], ["y"]),
     ]
-    made = model(nodes, {"x": ["N", 16]}, {"y": ["N", 16]}, {"w": weight, "w2": floats(16, 16)})
-    return made, [{"x": floats(8, 16, scale=scale)}]
+    proto = model(nodes, {"x": ["N", 16]}, {"y": ["N", 16]}, {"w": weight, "w2": floats(16, 16)})
+    return proto, [{"x": floats(8, 16, scale=scale)}]
 
 
 def image_model(count: int = 3):
@@ -43,9 +43,9 @@ def warnings(caplog, proto, text, data=None) -> list[str]:
 
 
 def test_floor_warns_of_values_that_become_zeros(caplog):
-    made, data = dense(1e-6)
-    told = warnings(caplog, made, "int8-sym{scale-policy=floor}", data)
-    (line,) = [text for text in told if "value 'x'" in text]
+    proto, data = dense(1e-6)
+    messages = warnings(caplog, proto, "int8-sym{scale-policy=floor}", data)
+    (line,) = [text for text in messages if "value 'x'" in text]
     assert "rounds to zero all of" in line
     largest = float(np.abs(data[0]["x"]).max())
     assert f"{float(data[0]['x'].max()):.4g}" in line or f"{largest:.4g}" in line
@@ -53,33 +53,33 @@ def test_floor_warns_of_values_that_become_zeros(caplog):
 
 
 def test_floor_warns_of_values_with_few_steps(caplog):
-    made, data = dense(5e-4)
-    told = warnings(caplog, made, "int8-sym{scale-policy=floor}", data)
-    assert any("is too coarse for value 'x'" in text for text in told)
+    proto, data = dense(5e-4)
+    messages = warnings(caplog, proto, "int8-sym{scale-policy=floor}", data)
+    assert any("is too coarse for value 'x'" in text for text in messages)
 
 
 @pytest.mark.parametrize("text", ["int8-sym", "int8-sym{scale-policy=floor}"])
 def test_nothing_is_warned_of_where_scales_fit(caplog, text):
-    made, data = dense(1.0 if "floor" in text else 1e-6)
-    assert not warnings(caplog, made, text, data)
+    proto, data = dense(1.0 if "floor" in text else 1e-6)
+    assert not warnings(caplog, proto, text, data)
 
 
 @pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
 def test_floor_warns_of_channels_that_become_zeros(caplog, mode):
-    made, data = dense(channel=1e-6)
+    proto, data = dense(channel=1e-6)
     options = f"mode={mode},scale-policy=floor"
     if mode == "static":
         options += ",smooth=false"
-    told = warnings(caplog, made, f"int8-sym{{{options}}}", data if mode == "static" else None)
-    (line,) = [text for text in told if "channels" in text]
+    messages = warnings(caplog, proto, f"int8-sym{{{options}}}", data if mode == "static" else None)
+    (line,) = [text for text in messages if "channels" in text]
     assert "1 channels of 1 weights" in line
     assert "'w'" in line
     assert "scale-policy=solve" in line
 
 
 def test_channels_of_zeros_are_not_warned_of(caplog):
-    made, _ = dense(channel=0.0)
-    assert not warnings(caplog, made, "int8-sym{mode=weight-only,scale-policy=floor}")
+    proto, _ = dense(channel=0.0)
+    assert not warnings(caplog, proto, "int8-sym{mode=weight-only,scale-policy=floor}")
 
 
 @pytest.mark.parametrize("text", ["int8-sym", "int8-sym{mode=dynamic}"])
@@ -97,5 +97,5 @@ def test_convolutions_with_data_or_with_weights_alone_are_not_warned_of(caplog):
 
 
 def test_red_convolutions_are_not_missed(caplog):
-    told = warnings(caplog, image_model(1), "int8-sym{red=[op:Conv]}")
-    assert not any("convolutions became" in text for text in told)
+    messages = warnings(caplog, image_model(1), "int8-sym{red=[op:Conv]}")
+    assert not any("convolutions became" in text for text in messages)

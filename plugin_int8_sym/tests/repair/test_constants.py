@@ -82,7 +82,7 @@ class TestWeights:
 
 
 class TestBias:
-    """Its scale is to be that of the sums: the integers change where the numbers can stay."""
+    """Its scale must be that of the accumulators; the integers change only if that is exact."""
 
     def model(self, bias, scale, zero=None):
         known = {
@@ -123,12 +123,12 @@ class TestBias:
         found = repaired(self.model(bias, scale, zero))
         same(found, FEEDS)
         name = next(n for n in found.after.graph.node if n.name == "h").input[2]
-        made = next(n for n in found.after.graph.node if n.output[0] == name)
+        producer = next(n for n in found.after.graph.node if n.output[0] == name)
         off = 0 if zero is None else 3
         np.testing.assert_array_equal(
-            found.constants()[made.input[0]], [(5 - off) * 4, (-7 - off) * 2]
+            found.constants()[producer.input[0]], [(5 - off) * 4, (-7 - off) * 2]
         )
-        np.testing.assert_array_equal(found.constants()[made.input[1]], [2.0**-12, 2.0**-11])
+        np.testing.assert_array_equal(found.constants()[producer.input[1]], [2.0**-12, 2.0**-11])
 
     def test_not_exact(self):
         found = repaired(self.model(np.int32([5, -7]), np.float32(0.001)))

@@ -12,8 +12,10 @@ from narrowpass.runtime.quantization import QuantizationSpec
 class TestMoves:
     """Operators of one quantization: the conversion comes after them, or before Concat."""
 
-    def between(self, made, x=0.02, y=0.05, *, dtype=np.int8, y_zero=-7, shape=IMAGE, more=None):
-        nodes = [*pair("x", "xf", "x"), made, *pair("h", "y", "y")]
+    def between(
+        self, operator, x=0.02, y=0.05, *, dtype=np.int8, y_zero=-7, shape=IMAGE, more=None
+    ):
+        nodes = [*pair("x", "xf", "x"), operator, *pair("h", "y", "y")]
         known = {
             "xs": np.float32(x),
             "xz": dtype(3),
@@ -24,7 +26,7 @@ class TestMoves:
         return repaired(model(nodes, {"x": IMAGE}, {"y": [None] * len(shape)}, known))
 
     @pytest.mark.parametrize(
-        "made",
+        "operator",
         [
             node("MaxPool", ["xf"], "h", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
             node("Relu", ["xf"], "h"),
@@ -34,9 +36,9 @@ class TestMoves:
             node("Clip", ["xf", "low"], "h"),
             node("Resize", ["xf", "", "factor"], "h", mode="nearest"),
         ],
-        ids=lambda made: made.op_type,
+        ids=lambda operator: operator.op_type,
     )
-    def test_after(self, made):
+    def test_after(self, operator):
         more = {
             "size": np.int64([1, 3, 64, 1]),
             "from": np.int64([0, 1]),
@@ -45,8 +47,8 @@ class TestMoves:
             "low": np.float32(0),
             "factor": np.float32([1, 1, 2, 2]),
         }
-        kept = {name: value for name, value in more.items() if name in made.input}
-        found = self.between(made, more=kept)
+        kept = {name: value for name, value in more.items() if name in operator.input}
+        found = self.between(operator, more=kept)
         same(found, FEEDS)
         assert [each.decision for each in found.of("h")] == ["repaired", "int8"]
         assert len(found.kinds()) == 7
@@ -79,7 +81,7 @@ class TestMoves:
         assert len(found.kinds()) == len(nodes) + 2
 
     def test_q_dq_left_out_behind_them(self):
-        """NNCF writes none behind MaxPool and Reshape: the product reads the same numbers."""
+        """NNCF writes none behind MaxPool and Reshape: the matmul reads the same numbers."""
         nodes = [
             *pair("x", "xf", "x"),
             node("MaxPool", ["xf"], "p", kernel_shape=[8, 8]),
@@ -112,8 +114,8 @@ class TestMoves:
         assert found.of("p")[-1].reason == "its result is not quantized"
 
     def test_a_backend_that_asks_for_nothing(self):
-        made = node("MaxPool", ["xf"], "h", kernel_shape=[3, 3])
-        nodes = [*pair("x", "xf", "x"), made, *pair("h", "y", "y")]
+        operator = node("MaxPool", ["xf"], "h", kernel_shape=[3, 3])
+        nodes = [*pair("x", "xf", "x"), operator, *pair("h", "y", "y")]
         known = {
             "xs": np.float32(0.02),
             "xz": np.int8(3),

@@ -1,4 +1,4 @@
-"""Scales and zero points that make no sense: a reason, and the node stays as it is."""
+"""Scales and zero points that are invalid: a reason, and the node is not changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD = {
 
 
 def product(form, **changed):
-    """Write a product: with Q/DQ, or in one node."""
+    """Write a MatMul: with Q/DQ, or in one node."""
     nodes = [node("QuantizeLinear", ["x", "xs", "xz"], "xq")]
     if form == "one node":
         nodes.append(node("QLinearMatMul", ["xq", "xs", "xz", "w", "ws", "wz", "ys", "yz"], "yq"))
@@ -171,7 +171,7 @@ def test_infinite_constants_are_clipped_as_when_they_run():
     known = {"v": weight, "ws": GOOD["ws"], "wz": GOOD["wz"]}
     found = repaired(model(nodes, {"x": [5, 8]}, {"y": [5, 4]}, known))
     feeds = {"x": floats(5, 8)}
-    # 128 times 0.01 for each of them; sums of 8 products in float32.
+    # 128 times 0.01 for each of them; accumulators over 8 terms in float32.
     np.testing.assert_allclose(
         on_onnxruntime(found.after, feeds)[0], on_onnxruntime(found.before, feeds)[0], rtol=1e-6
     )

@@ -101,9 +101,9 @@ class Case:
         if second:
             nodes.append(node("DequantizeLinear", ["oq", "os", "oz"], "of", **axis))
         operands = ["xf", "of"] if second else ["xf"]
-        made = node(self.op_type, operands, "h", **dict(self.attributes))
-        made.name = "yq"
-        return [*nodes, made, node("QuantizeLinear", ["h", "ys", "yz"], ["yq2", "yq"][1])]
+        operator = node(self.op_type, operands, "h", **dict(self.attributes))
+        operator.name = "yq"
+        return [*nodes, operator, node("QuantizeLinear", ["h", "ys", "yz"], ["yq2", "yq"][1])]
 
 
 def limited(**changed):
@@ -119,25 +119,25 @@ BASE = {
     kind: Case(kind, attributes=ATTRIBUTES.get(kind, ()))
     for kind in ("Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Mul", "LeakyRelu")
 }
-SUM, PRODUCT = "input / output", "input * weight / output"
+ADDITION, MATMUL = "input / output", "input * weight / output"
 
 RATIOS = []
 for _kind in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
     # 2⁻¹² over the scale of the result must be in [2⁻³², 2⁸).
     RATIOS += [
         (_kind, {"y": 2.0**-19}, None),
-        (_kind, {"y": 2.0**-20}, (PRODUCT, 2.0**8, 2.0**8)),
+        (_kind, {"y": 2.0**-20}, (MATMUL, 2.0**8, 2.0**8)),
         (_kind, {"y": 2.0**20}, None),
-        (_kind, {"y": 2.0**21}, (PRODUCT, 2.0**-33, 2.0**-32)),
+        (_kind, {"y": 2.0**21}, (MATMUL, 2.0**-33, 2.0**-32)),
     ]
 for _kind in ("Add", "Sub"):
     RATIOS += [
         (_kind, {"y": 2.0**-13}, None),
-        (_kind, {"y": 2.0**-14}, (SUM, 2.0**8, 2.0**8)),
+        (_kind, {"y": 2.0**-14}, (ADDITION, 2.0**8, 2.0**8)),
         (_kind, {"y": 2.0**4}, None),
-        (_kind, {"y": 2.0**5}, (SUM, 2.0**-11, 2.0**-10)),
-        (_kind, {"other": 2.0**-16}, (SUM, 2.0**-11, 2.0**-10)),
-        (_kind, {"other": 2.0**3}, (SUM, 2.0**8, 2.0**8)),
+        (_kind, {"y": 2.0**5}, (ADDITION, 2.0**-11, 2.0**-10)),
+        (_kind, {"other": 2.0**-16}, (ADDITION, 2.0**-11, 2.0**-10)),
+        (_kind, {"other": 2.0**3}, (ADDITION, 2.0**8, 2.0**8)),
     ]
 RATIOS += [
     ("Mul", {"y": 2.0**-19}, None),
@@ -145,15 +145,15 @@ RATIOS += [
     ("Mul", {"y": 2.0**4}, None),
     ("Mul", {"y": 2.0**5}, ("input * input / output", 2.0**-17, 2.0**-16)),
     ("LeakyRelu", {"y": 2.0**-13}, None),
-    ("LeakyRelu", {"y": 2.0**-14}, (SUM, 2.0**8, 2.0**7)),
+    ("LeakyRelu", {"y": 2.0**-14}, (ADDITION, 2.0**8, 2.0**7)),
     # The half of what is negative is smaller by one more power.
     ("LeakyRelu", {"y": 2.0**1}, None),
-    ("LeakyRelu", {"y": 2.0**2}, (SUM, 2.0**-9, 2.0**-8)),
+    ("LeakyRelu", {"y": 2.0**2}, (ADDITION, 2.0**-9, 2.0**-8)),
 ]
 
 
 def held(case, form, limits=None):
-    """Run the pass; give the verdicts on the operator, and check that one warning has them all."""
+    """Run the pass; check that one warning has all verdicts on the operator, and return them."""
     found = repaired(case.build(form), limits)
     verdicts = [each for each in found.of("yq") if each.decision != "repaired"]
     left = [each for each in found.decisions if each.decision == "float"]
@@ -343,8 +343,8 @@ class TestSoftmax:
         found = repaired(self.CASE.build(form))
         assert found.of("yq")[-1].decision == "int8"
         quantizing = [n for n in found.after.graph.node if n.op_type == "QuantizeLinear"]
-        made = [found.constants()[n.input[2]].dtype.name for n in quantizing]
-        assert made == (["int8", "uint8", "int8"] if form == "int8" else ["int8", "uint8"])
+        dtypes = [found.constants()[n.input[2]].dtype.name for n in quantizing]
+        assert dtypes == (["int8", "uint8", "int8"] if form == "int8" else ["int8", "uint8"])
 
     def test_another(self, form):
         verdicts = held(replace(self.CASE, y=2.0**-7), form)
@@ -367,8 +367,8 @@ def test_conversions(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_sums_of_32_bits(form):
-    """A bias near 2³¹ leaves no room for 3 products of 127·128."""
+def test_int32_accumulators(form):
+    """A bias near 2³¹ leaves no headroom for 3 terms of 127·128."""
     case = BASE["Conv"]
     for bias, good in ((2**31 - 3 * 127 * 128 - 1, True), (2**31 - 3 * 127 * 128, False)):
         proto = case.build(form)

@@ -18,7 +18,7 @@ IMAGE = [1, 3, 16, 16]
 
 
 def classifier():
-    """Make a float model with the operators that quantizers treat in ways of their own."""
+    """Build a float model with the operators that quantizers treat in ways of their own."""
     constants = {
         "w1": floats(8, 3, 3, 3, scale=0.2),
         "b1": floats(8, scale=0.1),
@@ -50,7 +50,7 @@ def classifier():
 
 @pytest.fixture
 def quantized(tmp_path):
-    """Give a function that quantizes the model in one of onnxruntime's ways."""
+    """Return a function that quantizes the model in one of onnxruntime's ways."""
     pytest.importorskip("onnxruntime")
     quantization = pytest.importorskip("onnxruntime.quantization")
     images = [{"x": floats(*IMAGE)} for _ in range(4)]
@@ -78,16 +78,16 @@ def quantized(tmp_path):
                 weight_type=kind[weights],
                 **options,
             )
-        made = onnx.load(target)
-        made.ir_version = 10
-        return made, images[0]
+        proto = onnx.load(target)
+        proto.ir_version = 10
+        return proto, images[0]
 
     return run
 
 
 KINDS = [("QUInt8", "QUInt8"), ("QUInt8", "QInt8"), ("QInt8", "QInt8")]
 COMMON = {"reduce_range": True}
-"""Sums of onnxruntime's products are 16 bits wide where the processor has no instruction for 32."""
+"""onnxruntime's accumulators are 16 bits wide where the processor has no instruction for 32."""
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -105,10 +105,10 @@ def test_static(quantized, form, activations, weights, per_channel):
     if form == "QDQ":
         # Integers multiply as they did; only the signs of bytes are others.
         np.testing.assert_array_equal(got, right)
-    products = [d for d in found.decisions if d.op_type in ("Conv", "Gemm")]
-    last = {d.node: d for d in products}
-    asymmetric = {d.node for d in products if d.reason.startswith("zero point of the weight")}
-    # onnxruntime makes unsigned weights with zero points between: they are what is left.
+    weighted = [d for d in found.decisions if d.op_type in ("Conv", "Gemm")]
+    last = {d.node: d for d in weighted}
+    asymmetric = {d.node for d in weighted if d.reason.startswith("zero point of the weight")}
+    # onnxruntime emits uint8 weights with zero points between: they are what is left.
     assert {name for name, d in last.items() if d.decision != "int8"} == asymmetric
     assert bool(asymmetric) <= (weights == "QUInt8")
     assert len(last) == 4
@@ -149,9 +149,9 @@ def test_what_int8_sym_writes_is_right_already(weights, activations):
     samples = [{"x": floats(*IMAGE)} for _ in range(3)]
     registry = load_plugins().registry
     ctx = Context(Limited(XNNPACK), registry.classifiers, Samples("images", lambda: samples))
-    made = run_pass(text, ir.from_proto(classifier()), ctx=ctx, registry=registry).model
-    found = repaired(ir.to_proto(made))
+    simplified = run_pass(text, ir.from_proto(classifier()), ctx=ctx, registry=registry).model
+    found = repaired(ir.to_proto(simplified))
     assert not found.modified
     assert not found.warnings
-    products = [d for d in found.decisions if d.op_type in ("Conv", "Gemm")]
-    assert [d.decision for d in products] == ["int8"] * 4
+    weighted = [d for d in found.decisions if d.op_type in ("Conv", "Gemm")]
+    assert [d.decision for d in weighted] == ["int8"] * 4

@@ -37,12 +37,12 @@ class Target(Backend):
         raise NotImplementedError
 
     def quantization_spec(self) -> QuantizationSpec:
-        """Give what is said of weights."""
+        """Return the decisions on weights."""
         return self._spec
 
 
 def linear(weight: np.ndarray, zero: np.ndarray, count: int = 1) -> onnx.ModelProto:
-    """Make a chain of products between Q/DQ, by one weight [C, C] with a scale for each column."""
+    """Build a chain of MatMul between Q/DQ, by one weight [C, C] with a scale for each column."""
     size = weight.shape[1]
     scales = (0.01 * (1 + np.arange(size) / size)).astype(np.float32)
     constants = {
@@ -74,7 +74,7 @@ def linear(weight: np.ndarray, zero: np.ndarray, count: int = 1) -> onnx.ModelPr
 def repaired(
     model: onnx.ModelProto, target: Target, caplog: pytest.LogCaptureFixture, **options: Any
 ) -> tuple[onnx.ModelProto, Context, list[str]]:
-    """Run the pass; give the model, what was reported, and the warnings."""
+    """Run the pass; return the model, what was reported, and the warnings."""
     ctx = Context(target=target)
     caplog.clear()
     with caplog.at_level("WARNING"):
@@ -88,7 +88,7 @@ def outputs(model: onnx.ModelProto) -> np.ndarray:
 
 
 def with_least(shape: tuple[int, int] = (6, 6)) -> np.ndarray:
-    """Give weights as an observer with quant_min=-128 makes them: one of each channel is -128."""
+    """Return weights of an observer with quant_min=-128: one of each channel is -128."""
     weight = RNG.integers(-127, 128, shape).astype(np.int8)
     weight[0], weight[1] = -128, 5
     return weight
@@ -108,12 +108,12 @@ def test_weights_of_minus_128_are_clamped_on_request_and_the_report_says_how_far
     assert "clamp-weights=true" in warnings[0]
     assert [each.decision for each in ctx.decisions if each.node == "mm0"] == ["float"]
     np.testing.assert_array_equal(outputs(plain).shape, (2, 6))
-    made, ctx, warnings = repaired(model, Target(-127), caplog, clamp_weights=True)
+    rewritten, ctx, warnings = repaired(model, Target(-127), caplog, clamp_weights=True)
     assert not warnings
     assert [each.decision for each in ctx.decisions if each.node == "mm0"] == ["int8"]
-    (told,) = [each.reason for each in ctx.decisions if "clamped" in each.reason]
-    assert told.startswith("6 of 36 integers of its weight are clamped to [-127, 127]")
-    stored = [numpy_helper.to_array(item) for item in made.graph.initializer]
+    (clamped,) = [each.reason for each in ctx.decisions if "clamped" in each.reason]
+    assert clamped.startswith("6 of 36 integers of its weight are clamped to [-127, 127]")
+    stored = [numpy_helper.to_array(item) for item in rewritten.graph.initializer]
     (integers,) = [array for array in stored if array.shape == (6, 6)]
     np.testing.assert_array_equal(integers, np.maximum(weight, -127))
 
@@ -123,13 +123,13 @@ def test_unsigned_weights_keep_their_numbers_where_the_target_takes_zero_points(
     weight = RNG.integers(0, 256, (6, 6)).astype(np.uint8)
     weight[0], weight[1] = 255, 0
     model = linear(weight, zero)
-    made, ctx, warnings = repaired(model, Target(-128, zero_points=True), caplog)
+    rewritten, ctx, warnings = repaired(model, Target(-128, zero_points=True), caplog)
     assert not warnings
     assert [each.decision for each in ctx.decisions if each.node == "mm0"] == ["int8"]
     x = (RNG.integers(-100, 100, (2, 6)) * 0.02).astype(np.float32)
-    got, right = (ReferenceEvaluator(each).run(None, {"x": x})[0] for each in (made, model))
+    got, right = (ReferenceEvaluator(each).run(None, {"x": x})[0] for each in (rewritten, model))
     np.testing.assert_array_equal(got, right)
-    kinds = {item.data_type for item in made.graph.initializer if list(item.dims) == [6, 6]}
+    kinds = {item.data_type for item in rewritten.graph.initializer if list(item.dims) == [6, 6]}
     assert kinds == {TensorProto.INT8}
 
 

@@ -189,7 +189,7 @@ def test_integers_that_are_moved():
         "size": np.int64([1, -1]),
     }
     found = repaired(model(nodes, {"x": IMAGE}, {"y": [1, None]}, known))
-    # onnx's evaluator leaves out the last window of a padded MaxPool.
+    # onnx's evaluator leaves out the last kernel window of a padded MaxPool.
     (got,), (right,) = on_onnxruntime(found.after, FEEDS), on_onnxruntime(found.before, FEEDS)
     np.testing.assert_array_equal(got, right)
     assert not found.warnings
@@ -328,7 +328,7 @@ def test_transposed_weights(axis, stored):
     assert found.of("h")[-1].decision == "int8"
 
 
-def test_functions_are_told_of():
+def test_functions_are_reported():
     inner = [node("DequantizeLinear", ["q", "s", "z"], "f"), node("Relu", ["f"], "r")]
     function = helper.make_function(
         "own", "Inner", ["q", "s", "z"], ["r"], inner, [helper.make_opsetid("", 21)]
@@ -347,7 +347,7 @@ def test_functions_are_told_of():
 
 
 def test_weights_alone():
-    """Activations are float: weights that can become symmetric do, others are told of."""
+    """Activations are float: weights that can become symmetric do, others are reported."""
     nodes = [
         node("DequantizeLinear", ["a", "s", "za"], "af"),
         node("DequantizeLinear", ["b", "s", "zb"], "bf"),

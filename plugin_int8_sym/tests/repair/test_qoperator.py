@@ -1,4 +1,4 @@
-"""Operators that are quantized by themselves, against onnx's evaluator or onnxruntime."""
+"""Operators that are in the QOperator format, against onnx's evaluator or onnxruntime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BYTE = {
 
 
 def scalars(kind: str, **zeros: int) -> dict[str, object]:
-    """Give a scale and a zero point for each of x, z and y, and each name beside them."""
+    """Return a scale and a zero point for each of x, z and y, and each name beside them."""
     dtype, middle = BYTE[kind]
     scales = {"xs": 0.02, "zs": 0.03, "ys": 0.05}
     points = {"xz": 5, "zz": -4, "yz": 9, **zeros}
@@ -41,7 +41,7 @@ def scalars(kind: str, **zeros: int) -> dict[str, object]:
 
 
 def chain(kind, between, shape, result, *, operands=("x",), more=None, opset=21):
-    """Quantize operands, let a node work on the integers, and give their numbers."""
+    """Quantize operands, let a node work on the integers, and dequantize them."""
     nodes = [node("QuantizeLinear", [n, f"{n}s", f"{n}z"], f"{n}q") for n in operands]
     nodes += [*between, node("DequantizeLinear", ["yq", "ys", "yz"], "y")]
     known = {**scalars(kind), **(more or {})}
@@ -52,10 +52,10 @@ def chain(kind, between, shape, result, *, operands=("x",), more=None, opset=21)
 
 
 def weights(kind, shape, axis=None):
-    """Give integers of a weight, with scales and zero points along an axis.
+    """Return integers of a weight, with scales and zero points along an axis.
 
     Signed ones have seven bits: onnxruntime multiplies them with unsigned bytes, two by two, in
-    sums of 16 bits where the processor has no instruction for 32.
+    accumulators of 16 bits where the processor has no instruction for 32.
     """
     dtype, middle = BYTE[kind]
     most = 63 if kind == "int8" else 127
@@ -104,15 +104,15 @@ ATTRIBUTES = {
 def test_operators_of_onnxruntime(name, kind):
     inputs = ELEMENTWISE[name]
     operands = ("x", "z") if "zq" in inputs else ("x",)
-    made = node(name, inputs, "yq", MICROSOFT, **ATTRIBUTES.get(name, {}))
-    proto = chain(kind, [made], IMAGE, [None] * 4, operands=operands, opset=17)
+    operator = node(name, inputs, "yq", MICROSOFT, **ATTRIBUTES.get(name, {}))
+    proto = chain(kind, [operator], IMAGE, [None] * 4, operands=operands, opset=17)
     found = repaired(proto)
     kinds = found.kinds()
     assert FLOAT[name] in kinds
     assert name not in kinds
     feeds = {each: floats(*IMAGE) for each in operands}
     (right,), (got,) = on_onnxruntime(proto, feeds), on_onnxruntime(found.after, feeds)
-    # Sums, tables and float32 round otherwise: at a half, to the other side.
+    # Accumulators, lookup tables and float32 round differently: at a half, to the other side.
     assert np.abs(got - right).max() <= 0.05 * 1.001
     assert len(np.unique(right)) > 2
 
@@ -120,8 +120,8 @@ def test_operators_of_onnxruntime(name, kind):
 @pytest.mark.parametrize("opset", [17, 21])
 def test_mean(opset):
     """As it is documented: "Dequantize(Input) -> ReduceMean on fp32 data -> Quantize(output)"."""
-    made = node("QLinearReduceMean", UNARY, "yq", MICROSOFT, axes=[2, 3], keepdims=0)
-    proto = chain("uint8", [made], IMAGE, [1, 3], opset=opset)
+    operator = node("QLinearReduceMean", UNARY, "yq", MICROSOFT, axes=[2, 3], keepdims=0)
+    proto = chain("uint8", [operator], IMAGE, [1, 3], opset=opset)
     axes = {"axes": [2, 3]} if opset < 18 else {}
     between = [
         node("DequantizeLinear", ["xq", "xs", "xz"], "xf"),
@@ -137,10 +137,10 @@ def test_mean(opset):
 
 def test_concat_of_equal_scales_is_the_same():
     """Nothing is computed: not one step."""
-    made = node("QLinearConcat", ["xs", "xz", *["xq", "xs", "xz"] * 2], "yq", MICROSOFT, axis=1)
+    operator = node("QLinearConcat", ["xs", "xz", *["xq", "xs", "xz"] * 2], "yq", MICROSOFT, axis=1)
     nodes = [
         node("QuantizeLinear", ["x", "xs", "xz"], "xq"),
-        made,
+        operator,
         node("DequantizeLinear", ["yq", "xs", "xz"], "y"),
     ]
     known = {"xs": np.float32(0.02), "xz": np.uint8(99)}
@@ -154,9 +154,9 @@ def test_concat_of_equal_scales_is_the_same():
 
 
 def test_where():
-    made = node("QLinearWhere", ["c", *BINARY], "yq", MICROSOFT)
+    operator = node("QLinearWhere", ["c", *BINARY], "yq", MICROSOFT)
     mask = np.arange(8) % 3 == 0
-    proto = chain("uint8", [made], IMAGE, IMAGE, operands=("x", "z"), more={"c": mask})
+    proto = chain("uint8", [operator], IMAGE, IMAGE, operands=("x", "z"), more={"c": mask})
     feeds = {"x": floats(*IMAGE), "z": floats(*IMAGE)}
     found = repaired(proto)
     assert "Where" in found.kinds()
@@ -169,13 +169,13 @@ def test_where():
 @pytest.mark.parametrize("bias", [False, True])
 def test_convolution(kinds, axis, bias):
     inputs = WEIGHTED + (["b"] if bias else [])
-    made = node("QLinearConv", inputs, "yq", pads=[1, 1, 1, 1], strides=[2, 1])
+    operator = node("QLinearConv", inputs, "yq", pads=[1, 1, 1, 1], strides=[2, 1])
     more = {**weights(kinds[1], (4, 3, 3, 3), axis), "b": integers(np.int32, 4, low=-900, high=900)}
-    proto = chain(kinds[0], [made], IMAGE, [1, 4, 4, 8], more=more)
+    proto = chain(kinds[0], [operator], IMAGE, [1, 4, 4, 8], more=more)
     found = repaired(proto)
     assert found.of("yq")[-1].decision == "int8"
     feeds = {"x": floats(*IMAGE)}
-    # 27 products of at most 2⁷·2⁸ are exact in float32's 24 bits, their scaled sum is rounded.
+    # 27 terms of at most 2⁷·2⁸ are exact in float32's 24 bits, their scaled total is rounded.
     for run in (evaluated, on_onnxruntime):
         (right,), (got,) = run(proto, feeds), run(found.after, feeds)
         assert np.abs(got - right).max() <= 0.05 * 1.001
@@ -188,9 +188,9 @@ def test_convolution(kinds, axis, bias):
 @pytest.mark.parametrize("axis", [None, 1], ids=["per-tensor", "per-channel"])
 @pytest.mark.parametrize("kinds", [("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8")])
 def test_product(kinds, axis):
-    made = node("QLinearMatMul", WEIGHTED, "yq")
+    operator = node("QLinearMatMul", WEIGHTED, "yq")
     more = weights(kinds[1], (8, 6), axis)
-    proto = chain(kinds[0], [made], [5, 8], [5, 6], more=more)
+    proto = chain(kinds[0], [operator], [5, 8], [5, 6], more=more)
     found = repaired(proto)
     assert found.of("yq")[-1].decision == "int8"
     feeds = {"x": floats(5, 8)}
@@ -199,9 +199,9 @@ def test_product(kinds, axis):
     assert (got == right).mean() > 0.9
 
 
-def test_product_of_two_computed_operands():
-    made = node("QLinearMatMul", BINARY, "yq")
-    proto = chain("uint8", [made], [8, 8], [8, 8], operands=("x", "z"))
+def test_matmul_of_two_activations():
+    operator = node("QLinearMatMul", BINARY, "yq")
+    proto = chain("uint8", [operator], [8, 8], [8, 8], operands=("x", "z"))
     found = repaired(proto)
     assert found.of("yq")[-1].decision == "int8"
     feeds = {"x": floats(8, 8), "z": floats(8, 8)}
@@ -215,7 +215,7 @@ def test_gemm(axis, quantized):
     inputs = ["xq", "xs", "xz", "w", "ws", "wz", "b"]
     transposed = int(axis == 0)
     shape = (6, 8) if transposed else (8, 6)
-    made = node(
+    operator = node(
         "QGemm",
         inputs + (["ys", "yz"] if quantized else []),
         "yq",
@@ -224,10 +224,10 @@ def test_gemm(axis, quantized):
         alpha=0.5,
     )
     more = {**weights("uint8", shape, axis), "b": integers(np.int32, 6, low=-900, high=900)}
-    proto = chain("uint8", [made], [5, 8], [5, 6], more=more)
+    proto = chain("uint8", [operator], [5, 8], [5, 6], more=more)
     if not quantized:
         del proto.graph.node[-1]
-        made.output[0] = proto.graph.node[-1].output[0] = "y"
+        operator.output[0] = proto.graph.node[-1].output[0] = "y"
     found = repaired(proto)
     feeds = {"x": floats(5, 8)}
     (right,), (got,) = on_onnxruntime(proto, feeds), evaluated(found.after, feeds)
@@ -276,27 +276,27 @@ LEFT = {
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_left(name):
-    made, more, reason = LEFT[name]
-    proto = chain("uint8", [made], IMAGE, [None] * 4, more=more)
+    operator, more, reason = LEFT[name]
+    proto = chain("uint8", [operator], IMAGE, [None] * 4, more=more)
     found = repaired(proto)
-    assert made.op_type in found.kinds()
+    assert operator.op_type in found.kinds()
     assert reason in found.of("yq")[0].reason
     assert len([line for line in found.warnings if reason in line]) == 1
 
 
 def test_operator_sets_without_channels():
-    made = node("QLinearConv", WEIGHTED, "yq")
+    operator = node("QLinearConv", WEIGHTED, "yq")
     more = weights("int8", (4, 3, 3, 3), 0)
-    found = repaired(chain("uint8", [made], IMAGE, [1, 4, 6, 6], more=more, opset=11))
+    found = repaired(chain("uint8", [operator], IMAGE, [1, 4, 6, 6], more=more, opset=11))
     assert "QLinearConv" in found.kinds()
     assert "upgrade-opset" in found.of("yq")[-1].reason
     per_tensor = weights("int8", (4, 3, 3, 3))
-    proto = chain("uint8", [made], IMAGE, [1, 4, 6, 6], more=per_tensor, opset=11)
+    proto = chain("uint8", [operator], IMAGE, [1, 4, 6, 6], more=per_tensor, opset=11)
     assert "QLinearConv" not in repaired(proto).kinds()
 
 
 def dynamic(*, bias: bool = False, per_channel: bool = False, convolution: bool = False):
-    """Make what onnxruntime's quantize_dynamic writes."""
+    """Return what onnxruntime's quantize_dynamic emits."""
     shape = (4, 3, 3, 3) if convolution else (8, 6)
     more = weights("uint8", shape, 1 if per_channel else None)
     kind = "ConvInteger" if convolution else "MatMulInteger"
@@ -315,7 +315,7 @@ def dynamic(*, bias: bool = False, per_channel: bool = False, convolution: bool 
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_dynamic_products(bias, per_channel):
+def test_dynamic_matmuls(bias, per_channel):
     proto = dynamic(bias=bias, per_channel=per_channel)
     feeds = {"x": floats(5, 8)}
     (right,) = evaluated(proto, feeds)
@@ -325,8 +325,8 @@ def test_dynamic_products(bias, per_channel):
     np.testing.assert_allclose(evaluated(plain.after, feeds)[0], right, rtol=1e-4, atol=1e-5)
     asked = repaired(proto)
     assert asked.kinds() == ["DequantizeLinear", "MatMul", *(["Add"] if bias else [])]
-    product = next(n for n in asked.after.graph.node if n.op_type == "MatMul")
-    assert [(p.key, p.value) for p in product.metadata_props] == [(ACTIVATIONS, "dynamic")]
+    matmul = next(n for n in asked.after.graph.node if n.op_type == "MatMul")
+    assert [(p.key, p.value) for p in matmul.metadata_props] == [(ACTIVATIONS, "dynamic")]
     # What is not rounded any more is half a step of each activation.
     steps = (max(feeds["x"].max(), 0) - min(feeds["x"].min(), 0)) / 255
     weight = evaluated(
@@ -360,7 +360,7 @@ def test_dynamic_convolution_keeps_its_rounding():
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_dynamic_products_in_one_node(asked):
+def test_dynamic_quantize_matmul(asked):
     inputs = ["x", "w", "ws", "wz", "b"]
     constants = {**weights("int8", (8, 6)), "b": floats(6)}
     nodes = [node("DynamicQuantizeMatMul", inputs, "y", MICROSOFT)]
@@ -377,7 +377,7 @@ def test_dynamic_products_in_one_node(asked):
         np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5)
 
 
-def test_dynamic_products_scaled_in_one_node():
+def test_matmul_integer_to_float():
     nodes = [
         node("DynamicQuantizeLinear", ["x"], "xq xs xz"),
         node("MatMulIntegerToFloat", ["xq", "w", "xs", "ws", "xz", "wz"], "y", MICROSOFT),
@@ -396,7 +396,7 @@ def test_dynamic_products_scaled_in_one_node():
     )
 
 
-def test_sums_that_others_read_stay():
+def test_accumulators_that_others_read_stay():
     nodes = [
         node("DynamicQuantizeLinear", ["x"], "xq xs xz"),
         node("MatMulInteger", ["xq", "w", "xz", "wz"], "sum"),

@@ -46,7 +46,7 @@ def chain(middle, scale=1.0, **constants):
 
 
 def ratios(rewritten, op_type):
-    """Give what each node of an operator reads over what it gives, as it was written."""
+    """Return the ratio of input to output scale of each node of an operator, as emitted."""
     for node in rewritten.model.graph:
         if node.op_type != op_type or node.domain:
             continue
@@ -101,7 +101,7 @@ def test_a_ratio_that_is_too_small_raises_the_channel_alone():
 
 @pytest.mark.parametrize("factor", [2.0**-14, 2.0**14])
 @pytest.mark.parametrize("operator", ["Add", "Sub"])
-def test_operands_of_sums(operator, factor):
+def test_operands_of_additions(operator, factor):
     k = (floats(4, 4, 1, 1) * np.float32(factor)).astype(np.float32)
     model = chain(f"b = Conv (x, k) m = {operator} (a, b)", k=k)
     rewritten = quantized(model, images(), limits(**{operator: SUM}))
@@ -112,7 +112,7 @@ def test_operands_of_sums(operator, factor):
     assert rewritten.sqnr() > 20
 
 
-def test_operands_of_products_of_elements():
+def test_operands_of_elementwise_mul():
     k = floats(4, 4, 1, 1) * np.float32(2.0**-24)
     low = quantized(
         chain("b = Conv (x, k) m = Mul (a, b)", k=k),
@@ -146,7 +146,7 @@ def test_the_same_quantization_of_an_activation():
 
 
 def test_what_cannot_be_kept_stays_float_with_a_warning(caplog):
-    """Result and operand of the convolution share one scale, which a raise cannot tell apart."""
+    """Result and operand of the convolution share one scale, which no increase can separate."""
     text = f"""g ({IMAGE} x, float[4,4,1,1] w, float[4,4,1,1] k, float[4,8,1,1] v)
         => ({IMAGE} y) {{
         a = Conv (x, w) b = Conv (a, k) m = Concat <axis = 1> (a, b) y = Conv (m, v) }}"""
@@ -210,14 +210,14 @@ def test_the_only_quantization_of_a_result():
     assert "uint8" in item.reason
 
 
-def test_sums_that_do_not_fit_32_bits_stay_float(caplog):
+def test_accumulators_that_overflow_int32_stay_float(caplog):
     weight = np.zeros((70000, 2), np.float32)
     weight[:5] = floats(5, 2)
     text = "g (float[1,70000] x, float[70000,2] w) => (float[1,2] y) { y = MatMul (x, w) }"
     rewritten = quantized(graph(text, {"w": weight}), [{"x": floats(1, 70000)}])
     (item,) = rewritten.decisions
     assert (item.decision, item.measured, item.limit) == ("float", 70000 * 255 * 127, 2**31 - 1)
-    assert "largest sum" in caplog.text
+    assert "largest accumulator" in caplog.text
 
 
 def test_what_is_written_keeps_what_the_native_backend_asks():

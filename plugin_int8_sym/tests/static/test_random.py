@@ -15,7 +15,7 @@ from narrowpass.errors import DataError
 from narrowpass.ir.verify import verify
 from narrowpass.runtime.quantization import OperatorSpec, QuantizationSpec, ScaleBound
 from narrowpass_int8_sym.int8_sym import Int8Sym
-from narrowpass_int8_sym.static import Static
+from narrowpass_int8_sym.static import StaticQuantizer
 from narrowpass_testing import random_feeds, run_pass
 from narrowpass_testing.strategies import models
 
@@ -34,15 +34,15 @@ def test_random_models_stay_valid(model, seed, symmetric):
     ctx = Context(target=Limited(QuantizationSpec()), samples=samples)
     kind = "symmetric" if symmetric else "affine"
     try:
-        made = run_pass(Int8Sym(green=("*",), activations=kind), model, ctx=ctx).model
+        quantized_model = run_pass(Int8Sym(green=("*",), activations=kind), model, ctx=ctx).model
     except DataError as error:
-        # Some constants are NaN or infinite, sums of large numbers overflow, inputs may be empty.
+        # Some constants are NaN or infinite, additions may overflow, inputs may be empty.
         reasons = "NaN", "infinite", "has no elements"
         assert any(reason in str(error) for reason in reasons)  # noqa: PT017
         return
-    onnx.checker.check_model(ir.to_proto(made), full_check=True)
+    onnx.checker.check_model(ir.to_proto(quantized_model), full_check=True)
     with np.errstate(all="ignore"):
-        for before, after in zip(outputs(model, data), outputs(made, data), strict=True):
+        for before, after in zip(outputs(model, data), outputs(quantized_model, data), strict=True):
             for name, right in before.items():
                 assert (after[name].dtype, after[name].shape) == (right.dtype, right.shape)
 
@@ -71,7 +71,7 @@ networks = st.lists(
 
 
 def network(layers):
-    """Make a network of layers, each of which reads results of some before it; and its data."""
+    """Build a network of layers, each of which reads results of some before it; and its data."""
     image = "float[1,4,6,6]"
     steps = [
         LAYERS[name].format(o=place + 1, a=a % (place + 1), b=b % (place + 1))
@@ -104,35 +104,37 @@ def test_random_networks_are_near_what_they_were(layers, symmetric, limited):
             **dict.fromkeys(("Concat", "MaxPool", "Relu", "Transpose"), OperatorSpec(same=True)),
         }
     )
-    made = quantized(
+    result = quantized(
         model,
         data,
         spec if limited else None,
         calibrator="minmax",
         activations="symmetric" if symmetric else "affine",
     )
-    assert made.decisions[-1].decision == "int8"
-    # Few layers of 8 bits, but chains of products of elements square what is lost.
-    assert made.sqnr() > 5
+    assert result.decisions[-1].decision == "int8"
+    # Few layers of 8 bits, but chains of elementwise Mul square what is lost.
+    assert result.sqnr() > 5
 
 
 @settings(deadline=None, max_examples=40)
 @given(layers=networks, chosen=st.sets(st.integers(0, 11)), red=st.sets(st.integers(0, 11)))
-def test_any_nodes_may_be_held_after_calibration(layers, chosen, red):
+def test_any_nodes_may_stay_float_after_calibration(layers, chosen, red):
     """The ranges of the whole model are enough, whatever stays float."""
     model, data = network(layers)
     names = [node.outputs[0].name or "" for node in model.graph]
-    static = Static(calibrator="minmax", red=tuple(names[n] for n in red if n < len(names)))
+    static = StaticQuantizer(
+        calibrator="minmax", red=tuple(names[n] for n in red if n < len(names))
+    )
     ctx = Context(target=Limited(QuantizationSpec()))
     calibrated = static.calibrate(model, Samples("test data", lambda: data), ctx)
-    numbers = static.numbers(model, ctx)
-    held = {numbers[place]: "why" for place in chosen if place < len(numbers)}
-    made = model.clone()
-    static.rewrite(made, calibrated, held, ctx)
-    onnx.checker.check_model(ir.to_proto(made), full_check=True)
-    verify(made)
-    told = {item.node: item for item in ctx.decisions}
-    for number in held:
+    numbers = static.quantizable_nodes(model, ctx)
+    kept_float = {numbers[place]: "why" for place in chosen if place < len(numbers)}
+    clone = model.clone()
+    static.rewrite(clone, calibrated, kept_float, ctx)
+    onnx.checker.check_model(ir.to_proto(clone), full_check=True)
+    verify(clone)
+    decisions = {item.node: item for item in ctx.decisions}
+    for number in kept_float:
         node = list(model.graph)[number]
-        item = told[node.name or node.outputs[0].name]
+        item = decisions[node.name or node.outputs[0].name]
         assert (item.decision, item.by, item.reason) == ("float", "verification", "why")

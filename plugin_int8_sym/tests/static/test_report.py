@@ -29,14 +29,14 @@ def data():
 
 
 @pytest.mark.parametrize("activations", ["affine", "symmetric"])
-def test_windows_are_what_the_integers_hold(activations):
-    made = quantized(model(), data(), mode="static", activations=activations)
-    shown = {item.node: item.histogram for item in made.decisions if item.histogram is not None}
+def test_clipping_ranges_are_those_of_the_integers(activations):
+    result = quantized(model(), data(), mode="static", activations=activations)
+    shown = {item.node: item.histogram for item in result.decisions if item.histogram is not None}
     assert {"x", "r"} <= set(shown)
     found = {}
-    for node in made.model.graph:
+    for node in result.model.graph:
         if node.op_type == "QuantizeLinear":
-            scale, zero = (made.constant(value) for value in node.inputs[1:])
+            scale, zero = (result.constant(value) for value in node.inputs[1:])
             ends = [float(scale) * (end - int(zero)) for end in (-128, 127)]
             found[node.inputs[0].name.removesuffix(".float")] = ends
     for name in set(shown) & set(found):
@@ -45,12 +45,12 @@ def test_windows_are_what_the_integers_hold(activations):
         assert shown[name].clipping == pytest.approx(right, rel=1e-6)
     assert set(shown) & set(found)
     total = sum(shown["x"].counts) + shown["x"].zeros
-    assert total == sum(feeds["x"].size for feeds in made.data)
+    assert total == sum(feeds["x"].size for feeds in result.data)
 
 
 def test_calibrators_without_histograms_report_none():
-    made = quantized(model(), data(), mode="static", calibrator="minmax")
-    assert all(item.histogram is None for item in made.decisions)
+    result = quantized(model(), data(), mode="static", calibrator="minmax")
+    assert all(item.histogram is None for item in result.decisions)
 
 
 def test_the_page_draws_them():
@@ -60,17 +60,17 @@ def test_the_page_draws_them():
     assert "Stayed wide: nothing" in content
 
 
-def test_it_tells_how_far_it_is(monkeypatch, tmp_path):
+def test_progress_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path))
-    told = []
+    reported = []
     ctx = Context(
         target=Limited(QuantizationSpec()),
         samples=Samples("new data", lambda: [{"x": np.full((1, 16), 3, np.float32)}] * 3),
-        observer=Observer(progress=lambda *given: told.append(given)),
+        observer=Observer(progress=lambda *given: reported.append(given)),
     )
     Int8Sym(mode="static").run(model(), ctx)
-    stages = list(dict.fromkeys(stage for stage, *_ in told))
+    stages = list(dict.fromkeys(stage for stage, *_ in reported))
     assert stages[0] == "smoothing channels"
-    assert [row for row in told if row[0] == "calibrating"] == [
+    assert [row for row in reported if row[0] == "calibrating"] == [
         ("calibrating", done, 6) for done in range(1, 7)
     ]

@@ -12,15 +12,15 @@ from narrowpass.runtime.quantization import (
     WEIGHT_TO_OUTPUT,
     ScaleBound,
 )
-from narrowpass_int8_sym.static.scale_constraints import Relation, solve
-from narrowpass_int8_sym.static.sharing import Sharing
+from narrowpass_int8_sym.static.scale_constraints import ScaleConstraint, solve
+from narrowpass_int8_sym.static.union_find import UnionFind
 
 MOST = 10
 """The largest exponent of a scale in the exhaustive search."""
 
 
 def kept(relation, scales):
-    """Tell where a limit is kept, by the definition and with nothing of the solver."""
+    """Return whether limits are kept, by their definition and without the solver."""
     bound, output = relation.bound, scales[relation.output]
     inputs = [scales[key] for key in relation.inputs]
     if bound.ratio == WEIGHT_TO_OUTPUT:
@@ -32,8 +32,8 @@ def kept(relation, scales):
 
 exponents = st.integers(-3, 3)
 keys = st.sampled_from("abc")
-sums = st.builds(
-    lambda a, b, out, low, high: Relation(
+additions = st.builds(
+    lambda a, b, out, low, high: ScaleConstraint(
         ScaleBound(INPUT_TO_OUTPUT, 2.0**-low, 2.0**high, closed=True), (a, b), out
     ),
     keys,
@@ -43,7 +43,7 @@ sums = st.builds(
     st.integers(1, 3),
 )
 weighted_nodes = st.builds(
-    lambda a, out, weights, high: Relation(
+    lambda a, out, weights, high: ScaleConstraint(
         ScaleBound(WEIGHT_TO_OUTPUT, 2.0**-40, 2.0**high, closed=True),
         (a,),
         out,
@@ -59,7 +59,7 @@ weighted_nodes = st.builds(
 @settings(deadline=None, max_examples=150)
 @given(
     least=st.fixed_dictionaries(dict.fromkeys("abc", exponents)),
-    relations=st.lists(sums | weighted_nodes, min_size=1, max_size=4),
+    relations=st.lists(additions | weighted_nodes, min_size=1, max_size=4),
 )
 def test_the_least_scales_that_keep_all_limits(least, relations):
     """Powers of two need no others: all limits are differences of exponents."""
@@ -75,8 +75,8 @@ def test_the_least_scales_that_keep_all_limits(least, relations):
 
 def test_what_is_refused_is_what_cannot_be_kept():
     """A relation that asks of itself without end drives those after it, which are not at fault."""
-    guilty = Relation(ScaleBound(WEIGHT_TO_OUTPUT, 0.0, 1.0), ("a",), "a", np.array([4.0]))
-    innocent = Relation(ScaleBound(WEIGHT_TO_OUTPUT, 0.0, 1.0), ("a",), "b", np.array([0.5]))
+    guilty = ScaleConstraint(ScaleBound(WEIGHT_TO_OUTPUT, 0.0, 1.0), ("a",), "a", np.array([4.0]))
+    innocent = ScaleConstraint(ScaleBound(WEIGHT_TO_OUTPUT, 0.0, 1.0), ("a",), "b", np.array([0.5]))
     for relations in ([guilty, innocent], [innocent, guilty]):
         solution = solve({"a": 1.0, "b": 1.0}, (), relations)
         assert list(solution.refused) == [guilty]
@@ -86,7 +86,7 @@ def test_what_is_refused_is_what_cannot_be_kept():
 
 
 def test_a_fixed_scale_is_not_raised():
-    relation = Relation(ScaleBound(INPUT_TO_OUTPUT, 2.0**-4, 2.0**4), ("a",), "b")
+    relation = ScaleConstraint(ScaleBound(INPUT_TO_OUTPUT, 2.0**-4, 2.0**4), ("a",), "b")
     solution = solve({"a": 64.0, "b": 1.0}, ("b",), [relation])
     (violation,) = solution.refused.values()
     assert (violation.measured, violation.limit) == (64.0, 16.0)
@@ -96,7 +96,7 @@ def test_a_fixed_scale_is_not_raised():
 
 
 def test_channels_that_are_too_small_are_raised_alone():
-    relation = Relation(
+    relation = ScaleConstraint(
         ScaleBound(WEIGHT_TO_OUTPUT, 2.0**-8, 2.0**8), ("a",), "b", np.array([1.0, 2.0**-20])
     )
     solution = solve({"a": 1.0, "b": 1.0}, (), [relation])
@@ -105,8 +105,8 @@ def test_channels_that_are_too_small_are_raised_alone():
     np.testing.assert_allclose(weights, [1.0, 2.0**-8], rtol=1e-5)
 
 
-def test_of_a_product_of_two_the_first_is_raised():
-    relation = Relation(ScaleBound(INPUTS_TO_OUTPUT, 2.0**-4, 2.0**4), ("a", "b"), "c")
+def test_of_a_matmul_of_two_the_first_is_increased():
+    relation = ScaleConstraint(ScaleBound(INPUTS_TO_OUTPUT, 2.0**-4, 2.0**4), ("a", "b"), "c")
     solution = solve({"a": 2.0**-5, "b": 2.0**-5, "c": 1.0}, (), [relation])
     np.testing.assert_allclose(solution.scales["a"], 2.0, rtol=1e-5)
     assert (solution.scales["b"], solution.scales["c"]) == (2.0**-5, 1.0)
@@ -115,10 +115,10 @@ def test_of_a_product_of_two_the_first_is_raised():
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=15))
 def test_sharing_is_the_closure_of_what_was_joined(pairs):
-    sharing: Sharing[int] = Sharing()
+    sharing: UnionFind[int] = UnionFind()
     sets = [{n} for n in range(10)]
     for a, b in pairs:
-        sharing.join((a, b))
+        sharing.union((a, b))
         union = sets[a] | sets[b]
         for n in union:
             sets[n] = union

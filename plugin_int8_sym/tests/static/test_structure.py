@@ -1,4 +1,4 @@
-"""What is quantized between products: sums, moves, averages, pointwise regions; and what is not."""
+"""Units between matmuls: binary operators, data movement, averages, pointwise regions."""
 
 from __future__ import annotations
 
@@ -69,21 +69,21 @@ def test_moves_keep_scale_and_zero_point(name):
     middle = MOVES[name]
     extra = {"channels": 2} if name == "Slice" else {}
     text = middle.replace("(a, one, three, one)", "(a, one, three, one)")
-    made = quantized(between(text, extra=KINDS, **NUMBERS, **extra), images())
-    assert {item.decision for item in made.decisions} == {"int8"}
-    moved = made.producer("y").inputs[0].producer().inputs[0].producer()
+    result = quantized(between(text, extra=KINDS, **NUMBERS, **extra), images())
+    assert {item.decision for item in result.decisions} == {"int8"}
+    moved = result.producer("y").inputs[0].producer().inputs[0].producer()
     assert moved.op_type == "Conv"
-    first = made.producer("a.float")
+    first = result.producer("a.float")
     last = next(
         node
-        for node in made.model.graph
+        for node in result.model.graph
         if node.op_type == "Conv" and node.inputs[0].name == "m.float"
     )
-    inner = made.parameters("m.float")
-    assert inner == made.parameters("a.float")
+    inner = result.parameters("m.float")
+    assert inner == result.parameters("a.float")
     assert first.op_type == last.inputs[0].producer().op_type == "DequantizeLinear"
-    assert made.sqnr() > 25
-    assert_runs_elsewhere(made, steps=2)
+    assert result.sqnr() > 25
+    assert_runs_elsewhere(result, steps=2)
 
 
 def test_shared_parameters_hold_all_ranges():
@@ -96,13 +96,13 @@ def test_shared_parameters_hold_all_ranges():
         u=floats(4, 4, 1, 1) * 3,
         k=np.full((1, 2, 8, 8), 40, np.float32),
     )
-    made = quantized(model, images(), calibrator="minmax")
-    scale, zero = made.parameters("m.float")
-    assert made.parameters("a.float") == made.parameters("b.float") == (scale, zero)
+    result = quantized(model, images(), calibrator="minmax")
+    scale, zero = result.parameters("m.float")
+    assert result.parameters("a.float") == result.parameters("b.float") == (scale, zero)
     assert scale * (127 - zero) == pytest.approx(40, rel=0.01)
-    assert made.constant("k.int8").dtype == np.int8
-    assert made.sqnr() > 20
-    assert_runs_elsewhere(made, steps=2)
+    assert result.constant("k.int8").dtype == np.int8
+    assert result.sqnr() > 20
+    assert_runs_elsewhere(result, steps=2)
 
 
 JOINS = {
@@ -129,14 +129,14 @@ def test_what_computes_of_several_elements(name):
         k=floats(1, 4, 1, 1),
         axes=np.array([2, 3]),
     )
-    made = quantized(model, images())
-    assert {item.decision for item in made.decisions} == {"int8"}
-    assert made.parameters("m.float") != made.parameters("a.float")
-    readers = [use.node.op_type for use in made.producer("a.float").outputs[0].uses()]
+    result = quantized(model, images())
+    assert {item.decision for item in result.decisions} == {"int8"}
+    assert result.parameters("m.float") != result.parameters("a.float")
+    readers = [use.node.op_type for use in result.producer("a.float").outputs[0].uses()]
     assert "Conv" not in readers
-    assert made.sqnr() > 25
+    assert result.sqnr() > 25
     # A step of difference in the middle may become a few at the end.
-    assert_runs_elsewhere(made, steps=4)
+    assert_runs_elsewhere(result, steps=4)
 
 
 REGIONS = {
@@ -157,33 +157,33 @@ SCALAR_KINDS = ", " + ", ".join(f"float {name}" for name in SCALARS)
 @pytest.mark.parametrize("name", REGIONS)
 def test_nothing_is_quantized_within_a_region(name):
     scalars = {name: np.array(value, np.float32) for name, value in SCALARS.items()}
-    made = quantized(between(REGIONS[name], extra=SCALAR_KINDS, **scalars), images())
-    assert {item.decision for item in made.decisions} == {"int8"}
+    result = quantized(between(REGIONS[name], extra=SCALAR_KINDS, **scalars), images())
+    assert {item.decision for item in result.decisions} == {"int8"}
     # The input, the region's operand and result, and the result.
-    assert made.count["QuantizeLinear"] == 4
+    assert result.count["QuantizeLinear"] == 4
     region = [
         n
-        for n in made.model.graph
+        for n in result.model.graph
         if n.op_type not in ("Conv", "QuantizeLinear", "DequantizeLinear")
     ]
     for node in region:
         for value in node.inputs:
             producer = value.producer()
             assert producer is None or producer in region or value.name == "a.float"
-    assert made.sqnr() > 25
-    assert_runs_elsewhere(made, steps=4)
+    assert result.sqnr() > 25
+    assert_runs_elsewhere(result, steps=4)
 
 
 def test_a_value_that_others_read_ends_a_region():
-    made = quantized(
+    result = quantized(
         between("s = Sigmoid (a) t = Mul (a, s) u = Tanh (t) m = Add (t, u)"), images()
     )
     # t + tanh(t) is of t alone.
-    assert made.count["QuantizeLinear"] == 4
-    made = quantized(
+    assert result.count["QuantizeLinear"] == 4
+    result = quantized(
         between("s = Sigmoid (a) t = Conv (s, w) u = Tanh (s) m = Add (t, u)"), images()
     )
-    assert made.producer("u").inputs[0].name == "s.float"
+    assert result.producer("u").inputs[0].name == "s.float"
 
 
 FLOATS = {
@@ -210,19 +210,19 @@ def test_what_stays_float_has_a_reason(name):
         inf=np.array(-np.inf, np.float32),
         c=floats(4, 1, 1),
     )
-    made = quantized(model, images())
-    assert made.verdicts[node] == "float"
-    assert made.reasons[node]
-    assert made.verdicts["y"] == "int8"
-    assert made.sqnr() > 20
+    result = quantized(model, images())
+    assert result.verdicts[node] == "float"
+    assert result.reasons[node]
+    assert result.verdicts["y"] == "int8"
+    assert result.sqnr() > 20
 
 
 def test_green_quantizes_what_a_rule_leaves():
     model = between("m = Softmax (a)")
-    made = quantized(model, images(), green=("op:Softmax",))
-    (decision,) = [item for item in made.decisions if item.op_type == "Softmax"]
+    result = quantized(model, images(), green=("op:Softmax",))
+    (decision,) = [item for item in result.decisions if item.op_type == "Softmax"]
     assert (decision.decision, decision.by) == ("int8", "option green=op:Softmax")
-    assert made.producer("m").inputs[0].name == "a.float"
+    assert result.producer("m").inputs[0].name == "a.float"
     text = "g (float[3,8] x, float[8,5] z) => (float[3,5] y) { y = MatMul (x, z) }"
     data = [{"x": floats(3, 8), "z": floats(8, 5)}]
     assert not quantized(graph(text), data).modified
@@ -233,23 +233,23 @@ def test_green_quantizes_what_a_rule_leaves():
 
 def test_red_stays_float(caplog):
     model = between("m = Relu (a)")
-    made = quantized(model, images(), red=("op:Relu", "nobody"))
-    (decision,) = [item for item in made.decisions if item.op_type == "Relu"]
+    result = quantized(model, images(), red=("op:Relu", "nobody"))
+    (decision,) = [item for item in result.decisions if item.op_type == "Relu"]
     assert (decision.decision, decision.by) == ("float", "option red=op:Relu")
     assert "red item 'nobody' selects no node" in caplog.text
-    assert made.producer("m").inputs[0].name == "a.float"
-    made = quantized(model, images(), red=("a", "y"))
-    assert not made.modified
+    assert result.producer("m").inputs[0].name == "a.float"
+    result = quantized(model, images(), red=("a", "y"))
+    assert not result.modified
 
 
 def test_outputs_keep_names_and_types():
     text = f"""g ({IMAGE} x, float[4,4,1,1] w) => ({IMAGE} a, {IMAGE} r, {IMAGE} y) {{
         a = Conv (x, w) r = Relu (a) y = Conv (r, w) }}"""
-    made = quantized(graph(text, {"w": floats(4, 4, 1, 1)}), images())
-    assert [value.name for value in made.model.graph.outputs] == ["a", "r", "y"]
-    assert all(made.producer(n).op_type == "DequantizeLinear" for n in "ary")
-    assert made.sqnr() > 25
-    assert_runs_elsewhere(made, steps=3)
+    result = quantized(graph(text, {"w": floats(4, 4, 1, 1)}), images())
+    assert [value.name for value in result.model.graph.outputs] == ["a", "r", "y"]
+    assert all(result.producer(n).op_type == "DequantizeLinear" for n in "ary")
+    assert result.sqnr() > 25
+    assert_runs_elsewhere(result, steps=3)
 
 
 def test_names_do_not_collide():
@@ -261,11 +261,11 @@ def test_names_do_not_collide():
         node.name = None
         for value in node.outputs:
             value.name = value.name.replace("_", ".")
-    made = quantized(model, images())
-    names = [v.name for node in made.model.graph for v in node.outputs]
+    result = quantized(model, images())
+    names = [v.name for node in result.model.graph for v in node.outputs]
     assert len(names) == len(set(names))
-    assert set(made.verdicts.values()) == {"int8"}
-    assert made.sqnr() > 25
+    assert set(result.verdicts.values()) == {"int8"}
+    assert result.sqnr() > 25
 
 
 def test_subgraphs_stay_float():
@@ -278,11 +278,11 @@ def test_subgraphs_stay_float():
     }}"""
     model = graph(text, {"w": floats(4, 4, 1, 1)})
     data = [{"x": floats(1, 4, 8, 8), "c": np.array(i % 2 == 0)} for i in range(2)]
-    made = quantized(model, data)
-    assert made.reasons["p"] == "subgraphs are not quantized"
-    assert made.verdicts["a"] == "int8"
-    assert "w" in made.model.graph.initializers
-    assert made.sqnr() > 30
+    result = quantized(model, data)
+    assert result.reasons["p"] == "subgraphs are not quantized"
+    assert result.verdicts["a"] == "int8"
+    assert "w" in result.model.graph.initializers
+    assert result.sqnr() > 30
 
 
 def test_nan_in_the_data_is_an_error_that_names_value_and_sample():
@@ -293,15 +293,15 @@ def test_nan_in_the_data_is_an_error_that_names_value_and_sample():
         quantized(graph(text, {"w": floats(4, 4, 1, 1)}), data)
 
 
-def test_an_outlier_does_not_widen_the_range():
+def test_an_outlier_does_not_enlarge_the_range():
     values = np.random.default_rng(0).standard_normal((1, 4, 32, 32)).astype(np.float32)
     values[0, 0, 0, 0] = 60
     text = "g (float[1,4,32,32] x, float[4,4,1,1] w) => (float[1,4,32,32] y) { y = Conv (x, w) }"
     model = graph(text, {"w": floats(4, 4, 1, 1)})
     widths = {}
     for calibrator in ("minmax", "l2", "entropy", "percentile", "moving-average"):
-        made = quantized(model, [{"x": values}], calibrator=calibrator)
-        widths[calibrator] = made.parameters("x.float")[0] * 255
+        result = quantized(model, [{"x": values}], calibrator=calibrator)
+        widths[calibrator] = result.parameters("x.float")[0] * 255
     assert widths["minmax"] == pytest.approx(60 - values.min(), rel=1e-5)
     assert 6 < widths["l2"] < 16
     assert 6 < widths["entropy"] < 16
@@ -312,9 +312,9 @@ def test_only_the_first_samples_are_taken():
     data = images()
     data[2]["x"] *= 100
     model = graph(text, {"w": floats(4, 4, 1, 1)})
-    made = quantized(model, data, samples=2, calibrator="minmax")
+    result = quantized(model, data, samples=2, calibrator="minmax")
     largest = max(float(np.ptp(np.append(each["x"], 0))) for each in data[:2])
-    assert made.parameters("x.float")[0] * 255 <= 2 * largest
+    assert result.parameters("x.float")[0] * 255 <= 2 * largest
 
 
 def test_static_mode_needs_data():
@@ -325,7 +325,7 @@ def test_static_mode_needs_data():
         narrowpass.build(model, "int8-sym{mode=static}", target="reference")
 
 
-def test_the_model_that_was_given_gives_the_same_results():
+def test_the_original_model_is_not_changed():
     model = between("m = Relu (a)")
     data = images()
     before = outputs(model, data)
@@ -335,7 +335,7 @@ def test_the_model_that_was_given_gives_the_same_results():
     assert isinstance(model, ir.Model)
 
 
-def test_which_mode_was_chosen_is_told(caplog):
+def test_which_mode_was_chosen_is_reported(caplog):
     import narrowpass
 
     model = graph(
@@ -349,8 +349,8 @@ def test_which_mode_was_chosen_is_told(caplog):
                 model, "int8-sym", target="reference", calibration=calibration
             )
         assert f"mode={mode}, because there {why}" in caplog.text
-        told = bundle.reports[-1].methods["main"].decisions
-        (item,) = [item for item in told if item.get("op_type")]
+        decisions = bundle.reports[-1].methods["main"].decisions
+        (item,) = [item for item in decisions if item.get("op_type")]
         assert (item["decision"], item["by"]) == ("int8", f"mode={mode}")
 
 
@@ -362,24 +362,24 @@ def test_samples_must_be_some():
 
 
 def test_ranges_are_found_once_and_the_rewrite_is_repeated():
-    """What the search for nodes to hold does: one calibration, many rewrites."""
+    """What the search for nodes to keep in float does: one calibration, many rewrites."""
     from static_kit import Limited
 
     from narrowpass import Context, Samples
-    from narrowpass_int8_sym.static import Static
+    from narrowpass_int8_sym.static import StaticQuantizer
 
     model, data = between("s = Sigmoid (a) m = Mul (a, s)"), images()
-    static, ctx = Static(), Context(target=Limited(QuantizationSpec()))
+    static, ctx = StaticQuantizer(), Context(target=Limited(QuantizationSpec()))
     calibrated = static.calibrate(model, Samples("test data", lambda: data), ctx)
-    numbers = static.numbers(model, ctx)
+    numbers = static.quantizable_nodes(model, ctx)
     assert [list(model.graph)[number].op_type for number in numbers] == ["Conv", "Sigmoid", "Conv"]
     counts = []
-    for held in ({}, {numbers[1]: "why"}, dict.fromkeys(numbers, "why")):
+    for kept_float in ({}, {numbers[1]: "why"}, dict.fromkeys(numbers, "why")):
         clone, own = model.clone(), Context(target=Limited(QuantizationSpec()))
-        static.rewrite(clone, calibrated, held, own)
+        static.rewrite(clone, calibrated, kept_float, own)
         counts.append([n.op_type for n in clone.graph].count("QuantizeLinear"))
         left = [item for item in own.decisions if item.by == "verification"]
-        assert {item.reason for item in left} == ({"why"} if held else set())
+        assert {item.reason for item in left} == ({"why"} if kept_float else set())
     # Input, operand and result of the region, result; the region float; nothing.
     assert counts == [4, 4, 0]
 
@@ -392,8 +392,8 @@ def test_a_tolerance_leaves_what_harms_most_float():
     data = images()
     everything = quantized(model, data)
     asked = everything.sqnr() + 3
-    made = quantized(model, data, tolerance=f"sqnr:{asked:.2f}")
-    left = [item for item in made.decisions if item.by == "verification"]
+    result = quantized(model, data, tolerance=f"sqnr:{asked:.2f}")
+    left = [item for item in result.decisions if item.by == "verification"]
     assert left
-    assert any(item.decision == "int8" for item in made.decisions)
-    assert made.sqnr() > everything.sqnr()
+    assert any(item.decision == "int8" for item in result.decisions)
+    assert result.sqnr() > everything.sqnr()

@@ -17,7 +17,7 @@ MODES = ("weight-only", "dynamic")
 
 
 def layer(op_type, directions=1, inputs=None, **constants):
-    """Make a model of one layer; rows of gates differ by factors of up to some hundreds."""
+    """Build a model of one layer; rows of gates differ by factors of up to some hundreds."""
     gates = GATES[op_type] * HIDDEN
     rows = np.float32(10.0) ** floats(1, gates, 1, scale=0.5)
     weights = {
@@ -66,7 +66,7 @@ def test_both_weights_are_bytes_with_a_scale_for_each_row_of_gates(op_type, dire
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_report_has_the_layer_and_the_mode_is_told_the_backend(mode):
+def test_the_report_has_the_layer_and_the_mode_is_passed_to_the_backend(mode):
     bundle = build(layer("LSTM")[0], f"int8-sym{{mode={mode}}}")
     (verdict,) = verdicts(bundle).values()
     assert (verdict["op_type"], verdict["decision"]) == ("LSTM", "int8")

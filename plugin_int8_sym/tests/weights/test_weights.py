@@ -83,8 +83,8 @@ def evaluated(proto, feeds, name):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_each_operator(name, kind):
     proto, weight, axis = single(name)
-    made = rewritten(proto, f"int8-sym{{mode=weight-only,weights={kind}}}")
-    stored, scale = constants(made)["w.int8"], constants(made)["w.scale"]
+    rewritten_model = rewritten(proto, f"int8-sym{{mode=weight-only,weights={kind}}}")
+    stored, scale = constants(rewritten_model)["w.int8"], constants(rewritten_model)["w.scale"]
     assert (stored.dtype, scale.dtype) == (np.int8, np.float32)
     if kind == "per-tensor" or axis is None:
         assert scale.shape == ()
@@ -98,7 +98,7 @@ def test_each_operator(name, kind):
     # Half a step, and what float32 rounds of the quotient.
     assert (np.abs(stored * full - weight) <= full * 0.5001).all()
     feeds = {"x": floats(*[int(n) for n in OPERATORS[name][1]["x"]])}
-    right, got = (evaluated(p, feeds, name) for p in (proto, made))
+    right, got = (evaluated(p, feeds, name) for p in (proto, rewritten_model))
     terms = np.abs(feeds["x"]).max() * float(np.max(full)) * 0.51 * weight.size
     assert np.abs(got - right).max() <= terms
     if kind == "per-channel":
@@ -107,11 +107,11 @@ def test_each_operator(name, kind):
 
 def test_rows_are_asked_to_be_quantized():
     proto, _, _ = single("MatMul")
-    made = ir.from_proto(rewritten(proto))
-    asked = {node.op_type: node.metadata_props.get(ACTIVATIONS) for node in made.graph}
+    rewritten_model = ir.from_proto(rewritten(proto))
+    asked = {node.op_type: node.metadata_props.get(ACTIVATIONS) for node in rewritten_model.graph}
     assert asked == {"DequantizeLinear": None, "MatMul": "dynamic"}
-    made = ir.from_proto(rewritten(proto, "int8-sym{mode=weight-only}"))
-    assert all(ACTIVATIONS not in node.metadata_props for node in made.graph)
+    rewritten_model = ir.from_proto(rewritten(proto, "int8-sym{mode=weight-only}"))
+    assert all(ACTIVATIONS not in node.metadata_props for node in rewritten_model.graph)
 
 
 def test_convolutions_stay_float_in_dynamic_mode():
@@ -128,9 +128,9 @@ def test_a_shared_weight_is_stored_once_for_each_axis():
         helper.make_node("Gemm", ["b", "w"], ["y"], transB=1),
     ]
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, {"w": floats(16, 16)})
-    made = rewritten(proto)
-    assert sorted(constants(made)) == ["w.int8", "w.int8.1", "w.scale", "w.scale.1"]
-    assert [node.op_type for node in made.graph.node].count("DequantizeLinear") == 2
+    rewritten_model = rewritten(proto)
+    assert sorted(constants(rewritten_model)) == ["w.int8", "w.int8.1", "w.scale", "w.scale.1"]
+    assert [node.op_type for node in rewritten_model.graph.node].count("DequantizeLinear") == 2
 
 
 def test_a_weight_that_others_read_as_float_stays_beside():
@@ -138,8 +138,10 @@ def test_a_weight_that_others_read_as_float_stays_beside():
         helper.make_node("MatMul", ["x", "w"], ["a"]),
         helper.make_node("Add", ["a", "w"], ["y"]),
     ]
-    made = rewritten(model(nodes, {"x": [16, 16]}, {"y": [16, 16]}, {"w": floats(16, 16)}))
-    assert sorted(constants(made)) == ["w", "w.int8", "w.scale"]
+    rewritten_model = rewritten(
+        model(nodes, {"x": [16, 16]}, {"y": [16, 16]}, {"w": floats(16, 16)})
+    )
+    assert sorted(constants(rewritten_model)) == ["w", "w.int8", "w.scale"]
 
 
 def test_weights_of_constant_nodes():
@@ -150,8 +152,8 @@ def test_weights_of_constant_nodes():
         helper.make_node("Constant", [], ["w"], value=tensor),
         helper.make_node("MatMul", ["x", "w"], ["y"]),
     ]
-    made = rewritten(model(nodes, {"x": [3, 16]}, {"y": [3, 8]}, {}))
-    assert [node.op_type for node in made.graph.node] == ["DequantizeLinear", "MatMul"]
+    rewritten_model = rewritten(model(nodes, {"x": [3, 16]}, {"y": [3, 8]}, {}))
+    assert [node.op_type for node in rewritten_model.graph.node] == ["DequantizeLinear", "MatMul"]
 
 
 def test_channels_of_zeros_and_of_tiny_numbers():
@@ -240,9 +242,9 @@ def test_a_weight_that_may_be_fed_stays():
 def test_older_operator_sets_are_upgraded(opset, text, least):
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     proto = model([node], {"x": [3, 16]}, {"y": [3, 8]}, {"w": floats(16, 8)}, opset=opset)
-    made = rewritten(proto, text)
-    assert made.opset_import[0].version == least
-    assert "w.int8" in constants(made)
+    rewritten_model = rewritten(proto, text)
+    assert rewritten_model.opset_import[0].version == least
+    assert "w.int8" in constants(rewritten_model)
     part = build(proto, text).reports[-1].methods["main"]
     said = [item["reason"] for item in part.decisions if item["decision"] == "upgraded"]
     assert all(f"the model had {opset}" in reason for reason in said)
@@ -274,10 +276,10 @@ def test_weights_of_a_branch():
         {"y": [3, 8]},
         {"w": floats(16, 8), "v": floats(16, 8), "c": np.array(True)},
     )
-    made = rewritten(proto)
-    assert {"w.int8", "v.int8"} <= set(constants(made))
+    rewritten_model = rewritten(proto)
+    assert {"w.int8", "v.int8"} <= set(constants(rewritten_model))
     x = {"x": floats(3, 16)}
-    (right,), (got,) = (ReferenceEvaluator(p).run(None, x) for p in (proto, made))
+    (right,), (got,) = (ReferenceEvaluator(p).run(None, x) for p in (proto, rewritten_model))
     np.testing.assert_allclose(got, right, atol=0.1)
 
 
@@ -295,14 +297,14 @@ def test_any_part_of_a_tensor_can_be_read(shape, data, seed):
     others = tuple(i for i in range(array.ndim) if i != axis)
     right = np.abs(array).max() if axis is None else np.abs(array).max(axis=others)
     np.testing.assert_array_equal(largest, right)
-    made = QuantizedTensor(
+    rewritten_model = QuantizedTensor(
         tensor, np.maximum(largest, np.float32(1e-3)) / np.float32(127), axis, "t"
     )
-    whole = made.tobytes()
+    whole = rewritten_model.tobytes()
     first = data.draw(st.integers(0, array.size))
     size = data.draw(st.integers(0, array.size - first))
-    assert made.read(first, size) == whole[first : first + size]
-    assert made.numpy().shape == array.shape
+    assert rewritten_model.read(first, size) == whole[first : first + size]
+    assert rewritten_model.numpy().shape == array.shape
 
 
 def test_large_weights_are_read_in_pieces():
@@ -317,22 +319,24 @@ def test_large_weights_are_read_in_pieces():
 @pytest.mark.parametrize("name", OPERATORS)
 def test_onnxruntime_takes_the_result(name):
     proto, _, _ = single(name)
-    made = rewritten(proto, "int8-sym{mode=weight-only}")
+    rewritten_model = rewritten(proto, "int8-sym{mode=weight-only}")
     feeds = {"x": floats(*[int(n) for n in OPERATORS[name][1]["x"]])}
-    got = session_of(made).run(None, feeds)[0]
-    np.testing.assert_allclose(got, evaluated(made, feeds, name), rtol=1e-4, atol=1e-3)
+    got = session_of(rewritten_model).run(None, feeds)[0]
+    np.testing.assert_allclose(got, evaluated(rewritten_model, feeds, name), rtol=1e-4, atol=1e-3)
 
 
 def test_openvino_takes_the_result():
     openvino = pytest.importorskip("openvino")
     proto, _, _ = single("Gemm, the other way round")
-    made = rewritten(proto, "int8-sym{mode=weight-only}")
+    rewritten_model = rewritten(proto, "int8-sym{mode=weight-only}")
     core = openvino.Core()
     compiled = core.compile_model(
-        core.read_model(made.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        core.read_model(rewritten_model.SerializeToString()),
+        "CPU",
+        {"INFERENCE_PRECISION_HINT": "f32"},
     )
     feeds = {"x": floats(3, 16)}
-    (right,) = ReferenceEvaluator(made).run(None, feeds)
+    (right,) = ReferenceEvaluator(rewritten_model).run(None, feeds)
     np.testing.assert_allclose(compiled(feeds)[0], right, rtol=1e-4, atol=1e-3)
 
 
@@ -343,14 +347,14 @@ def test_the_file_is_a_quarter():
         {"y": [3, 512]},
         {"w": floats(512, 512)},
     )
-    made = rewritten(proto)
-    assert made.ByteSize() < 0.27 * proto.ByteSize()
+    rewritten_model = rewritten(proto)
+    assert rewritten_model.ByteSize() < 0.27 * proto.ByteSize()
 
 
 def test_narrowpass_runs_it():
     proto, _, _ = single("MatMul")
-    made = build(proto)
+    rewritten_model = build(proto)
     feeds = {"x": floats(3, 16)}
-    (right,) = ReferenceEvaluator(ir.to_proto(made.methods["main"])).run(None, feeds)
-    got = narrowpass.load(made, "reference").run(feeds)["y"]
+    (right,) = ReferenceEvaluator(ir.to_proto(rewritten_model.methods["main"])).run(None, feeds)
+    got = narrowpass.load(rewritten_model, "reference").run(feeds)["y"]
     np.testing.assert_allclose(got, right, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What has not become int8 computes with 16 bits again."""
+"""Restores float16 or bfloat16 in nodes that have not become int8."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx_ir as ir
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.io import ConvertedTensor
 from narrowpass.ir.subgraphs import nested_graphs
-from narrowpass_int8_sym.halves.editing import (
+from narrowpass_int8_sym.half_precision.casts import (
     BORDER,
     FLOAT,
     MARK,
@@ -20,34 +20,34 @@ from narrowpass_int8_sym.halves.editing import (
     remove,
     replace_output,
 )
-from narrowpass_int8_sym.storage import initializer, taken_names, unique
+from narrowpass_int8_sym.storage import add_initializer, reserve_name, taken_names
 
 _EPILOGUE = frozenset(
     {"Add", "Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Tanh"}
 )
-"""Operators that a backend fuses with the product before them."""
+"""Operators that a backend fuses into the epilogue of the matmul or convolution before them."""
 
 
-def narrow(model: ir.Model) -> None:
-    """Undo `widen`, but for the nodes that stay wide.
+def downcast(model: ir.Model) -> None:
+    """Undo `upcast`, except in nodes that stay float32.
 
     Args:
         model: changed.
     """
-    _Narrowing(model).run()
+    _Downcast(model).run()
 
 
-def stay_wide(nodes: Iterable[ir.Node]) -> None:
-    """Let nodes compute in float32 for good: they have become int8."""
+def keep_float32(nodes: Iterable[ir.Node]) -> None:
+    """Keep nodes in float32, because they have become int8: `downcast` skips them."""
     for node in nodes:
         node.metadata_props.pop(MARK, None)
 
 
-def stay_wide_after(weighted: ir.Node) -> None:
-    """Let what follows a product in float32, as its epilogue, compute in float32, too."""
+def keep_epilogue_float32(weighted: ir.Node) -> None:
+    """Keep a weighted node and its fused epilogue in float32."""
     node = weighted
     while True:
-        stay_wide([node])
+        keep_float32([node])
         uses = tuple(node.outputs[0].uses())
         if len(uses) != 1 or node.outputs[0].is_graph_output():
             return
@@ -57,8 +57,8 @@ def stay_wide_after(weighted: ir.Node) -> None:
             return
 
 
-class _Narrowing:
-    """One call of `narrow`."""
+class _Downcast:
+    """One call of `downcast`."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -69,7 +69,7 @@ class _Narrowing:
     def run(self) -> None:
         nodes = list(self._model.graph.all_nodes())
         read: dict[ir.Node, tuple[ir.DataType, list[int]]] = {}
-        made: dict[ir.Value, ir.DataType] = {}
+        computed: dict[ir.Value, ir.DataType] = {}
         for node in nodes:
             mark = node.metadata_props.pop(MARK, None)
             if mark is None:
@@ -77,16 +77,16 @@ class _Narrowing:
             name, inputs, outputs = mark.split(";")
             dtype = ir.DataType[name]
             read[node] = dtype, _numbers(inputs)
-            made.update((node.outputs[index], dtype) for index in _numbers(outputs))
-        for value, dtype in made.items():
+            computed.update((node.outputs[index], dtype) for index in _numbers(outputs))
+        for value, dtype in computed.items():
             value.type = ir.TensorType(dtype)
         borders = [node for node in nodes if node.metadata_props.pop(BORDER, None) is not None]
-        for value, dtype in made.items():
-            self._give(value, dtype, read)
+        for value, dtype in computed.items():
+            self._connect_consumers(value, dtype, read)
         for node, (dtype, indices) in read.items():
             for index in indices:
                 given = node.inputs[index]
-                if given is not None and given not in made:
+                if given is not None and given not in computed:
                     node.replace_input_with(index, self._half(given, dtype, read))
         for border in borders:
             result = border.outputs[0]
@@ -96,8 +96,10 @@ class _Narrowing:
             for value in list(graph.initializers.values()):
                 self._store(graph, value)
 
-    def _give(self, value: ir.Value, dtype: ir.DataType, narrow: Collection[ir.Node]) -> None:
-        """Let those who read a value that has 16 bits again have what they want."""
+    def _connect_consumers(
+        self, value: ir.Value, dtype: ir.DataType, narrow: Collection[ir.Node]
+    ) -> None:
+        """Insert a Cast before float32 consumers of a 16-bit value, and drop Casts to 16 bits."""
         for use in tuple(value.uses()):
             if use.node in narrow or use.node.graph is None:
                 continue
@@ -107,13 +109,13 @@ class _Narrowing:
                 continue
             if result.is_graph_output():
                 replace_output(self._model, result, value)
-                name, result.name = result.name, unique(f"{result.name}.before", self._taken)
+                name, result.name = result.name, reserve_name(f"{result.name}.before", self._taken)
                 value.name = name
             result.replace_all_uses_with(value)
             remove(use.node)
 
     def _half(self, value: ir.Value, dtype: ir.DataType, narrow: Collection[ir.Node]) -> ir.Value:
-        """Return with 16 bits what is a constant, or computed in float32."""
+        """Return the 16-bit form of a constant, or of a value computed in float32."""
         tensor, producer = value.const_value, value.producer()
         if tensor is not None and producer is None and not value.is_graph_input():
             return self._constant(value, tensor, dtype, narrow)
@@ -143,7 +145,7 @@ class _Narrowing:
         if alone:
             del graph.initializers[name]
         else:
-            name = unique(f"{name}.narrow", self._taken)
+            name = reserve_name(f"{name}.narrow", self._taken)
         source = tensor.source if isinstance(tensor, UpcastTensor) and same else tensor
         self._constants[key] = _stored(graph, source, dtype, name)
         return self._constants[key]
@@ -151,29 +153,29 @@ class _Narrowing:
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         key = value, dtype
         if key not in self._casts:
-            name = unique(f"{value.name}.{suffix}", self._taken)
+            name = reserve_name(f"{value.name}.{suffix}", self._taken)
             self._casts[key] = cast_behind(value, dtype, name, self._taken)
         return self._casts[key]
 
     def _store(self, graph: ir.Graph, value: ir.Value) -> None:
-        """Store a constant with 16 bits again that was so, and whose reader has not become int8."""
+        """Restore a 16-bit constant and its Cast, if its consumers have not become int8."""
         tensor = value.const_value
         if not isinstance(tensor, UpcastTensor) or not tensor.behind_cast or not value.uses():
             return
         name = value.name or "constant"
         del graph.initializers[name]
-        value.name = unique(f"{name}.before", self._taken)
-        stored = unique(tensor.source.name or name, self._taken)
+        value.name = reserve_name(f"{name}.before", self._taken)
+        stored = reserve_name(tensor.source.name or name, self._taken)
         source = _stored(graph, tensor.source, tensor.source.dtype, stored)
         result = cast_behind(source, FLOAT, name, self._taken)
         value.replace_all_uses_with(result)
 
 
 def _stored(graph: ir.Graph, tensor: ir.TensorProtocol, dtype: ir.DataType, name: str) -> ir.Value:
-    """Add a tensor with elements of a type to a graph; itself, where it is so already."""
+    """Add a tensor, converted to a dtype, as an initializer."""
     if tensor.dtype == dtype and tensor.name == name:
-        return initializer(graph, tensor)
-    return initializer(graph, ConvertedTensor(tensor, dtype, name))
+        return add_initializer(graph, tensor)
+    return add_initializer(graph, ConvertedTensor(tensor, dtype, name))
 
 
 def _numbers(text: str) -> list[int]:

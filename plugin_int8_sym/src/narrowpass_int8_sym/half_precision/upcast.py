@@ -1,4 +1,4 @@
-"""A model computes in float32 what it computes with 16 bits."""
+"""Upcasts the 16-bit nodes of a model to float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx_ir as ir
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.inference import inferred
 from narrowpass.ir.subgraphs import nested_graphs, subgraphs
-from narrowpass_int8_sym.halves.editing import (
+from narrowpass_int8_sym.half_precision.casts import (
     BORDER,
     FLOAT,
     HALVES,
@@ -19,20 +19,20 @@ from narrowpass_int8_sym.halves.editing import (
     remove,
     replace_output,
 )
-from narrowpass_int8_sym.storage import drop_unread, initializer, taken_names, unique
+from narrowpass_int8_sym.storage import add_initializer, drop_unread, reserve_name, taken_names
 
 _TYPED = frozenset({"dtype", "output_dtype", "to", "value"})
-"""Attributes that say, or imply, the type of a result."""
+"""Attributes that set, or imply, the type of a result."""
 
 
 _OWN_TYPES = frozenset(
     {"Bernoulli", "Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
 )
-"""Operators whose operand says what type the result has, or that convert."""
+"""Operators that convert, or whose result type does not follow from the type of their inputs."""
 
 
-def has_halves(model: ir.Model) -> bool:
-    """Return whether a model has constants, inputs, or results of Casts, of 16 bits."""
+def has_half_precision(model: ir.Model) -> bool:
+    """Return whether a model has 16-bit float constants, inputs, or results of Casts."""
     for graph in nested_graphs(model.graph):
         tensors = [constant_tensor(value) for value in graph.initializers.values()]
         tensors += [
@@ -47,14 +47,14 @@ def has_halves(model: ir.Model) -> bool:
     return False
 
 
-def widen(model: ir.Model) -> bool:
-    """Let a model compute in float32 what it computes with 16 bits; tell whether anything changed.
+def upcast(model: ir.Model) -> bool:
+    """Upcast 16-bit nodes of a model to float32; return whether anything changed.
 
-    Inputs and outputs keep their types. Operators of other domains, those that hold graphs, and
-    those that are quantized already, stay as they are.
+    Inputs and outputs keep their types. Operators of other domains, those with subgraphs, and those
+    that are quantized already are not changed.
 
     Args:
-        model: changed; `narrow` undoes it.
+        model: changed; `downcast` undoes it.
     """
     with inferred(model):
         halves = _halves(model)
@@ -66,7 +66,7 @@ def widen(model: ir.Model) -> bool:
 
 
 def _halves(model: ir.Model) -> dict[ir.Value, ir.DataType]:
-    """Give the tensors of 16-bit floats."""
+    """Return the values that are tensors of 16-bit floats, with their types."""
     found: dict[ir.Value, ir.DataType] = {}
     for graph in nested_graphs(model.graph):
         values = [*graph.inputs, *graph.initializers.values()]
@@ -89,9 +89,9 @@ def _can_be_wide(node: ir.Node, halves: dict[ir.Value, ir.DataType]) -> bool:
     kinds = {halves[value] for value in values if value in halves}
     if len(kinds) != 1 or any(not _is_tensor(value) for value in values):
         return False
-    makers = [value.producer() for value in node.inputs if value is not None]
+    producers = [value.producer() for value in node.inputs if value is not None]
     readers = [use.node for value in node.outputs for use in value.uses()]
-    quantized = any(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+    quantized = any(each is not None and each.op_type == "DequantizeLinear" for each in producers)
     return not quantized and all(reader.op_type != "QuantizeLinear" for reader in readers)
 
 
@@ -100,7 +100,7 @@ def _is_tensor(value: ir.Value | None) -> bool:
 
 
 def _stores_half(node: ir.Node) -> bool:
-    """Return whether a node makes a constant of 16 bits float32."""
+    """Return whether a node is the Cast of a 16-bit constant to float32."""
     if node.op_type != "Cast" or node.domain or node.outputs[0].is_graph_output():
         return False
     given = node.inputs[0]
@@ -111,7 +111,7 @@ def _stores_half(node: ir.Node) -> bool:
 
 
 class _Upcast:
-    """One call of `widen`."""
+    """One call of `upcast`."""
 
     def __init__(
         self, model: ir.Model, halves: dict[ir.Value, ir.DataType], wide: list[ir.Node]
@@ -127,27 +127,27 @@ class _Upcast:
             self._inline(cast)
         for node in self._wide:
             self._mark(node)
-        made = {value for node in self._wide for value in node.outputs if value in self._halves}
+        computed = {value for node in self._wide for value in node.outputs if value in self._halves}
         for node in self._wide:
             for index, value in enumerate(node.inputs):
-                if value in self._halves and value not in made:
+                if value in self._halves and value not in computed:
                     node.replace_input_with(index, self._float(value))
-        for value in made:
+        for value in computed:
             self._upcast(value)
         for value in self._constants:
             drop_unread(value)
 
     def _inline(self, cast: ir.Node) -> None:
-        """Put a constant in float32 in the place of one of 16 bits and its Cast."""
+        """Replace a 16-bit constant and its Cast by a float32 constant."""
         result, source = cast.outputs[0], cast.inputs[0]
         tensor = constant_tensor(source)
         if source is None or tensor is None or not isinstance(cast.graph, ir.Graph):
             return
         if source not in self._constants:
-            name = result.name or unique("constant", self._taken)
-            result.name = unique(f"{name}.before", self._taken)
+            name = result.name or reserve_name("constant", self._taken)
+            result.name = reserve_name(f"{name}.before", self._taken)
             stored = UpcastTensor(tensor, name, behind_cast=True)
-            self._constants[source] = initializer(graph_of(source), stored)
+            self._constants[source] = add_initializer(graph_of(source), stored)
         result.replace_all_uses_with(self._constants[source])
         remove(cast)
 
@@ -160,7 +160,7 @@ class _Upcast:
         node.metadata_props[MARK] = ";".join([dtype.name, *places])
 
     def _float(self, value: ir.Value) -> ir.Value:
-        """Give in float32 what is fed, a constant, or computed by a node that is as it was."""
+        """Return the float32 form of an input, a constant, or the result of a 16-bit node."""
         if value in self._floats:
             return self._floats[value]
         if value in self._constants:
@@ -176,27 +176,29 @@ class _Upcast:
     def _border(self, value: ir.Value, producer: ir.Node | None) -> ir.Value:
         given = _cast_float(producer)
         if producer is not None and given is not None:
-            # Where nothing else reads what was rounded, it is gone at the end.
+            # `downcast` removes it where nothing else reads the rounded value.
             producer.metadata_props[BORDER] = ""
             return given
-        name = unique(f"{value.name}.wide", self._taken)
+        name = reserve_name(f"{value.name}.wide", self._taken)
         return cast_behind(value, FLOAT, name, self._taken, {BORDER: ""})
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         name, graph = value.name or "constant", graph_of(value)
         alone = all(use.node in self._wide for use in value.uses()) and not value.is_graph_output()
         if alone:
-            # Nothing reads it as it was, so that it keeps its name. The tensor is the caller's, and
-            # would be renamed with the value.
+            # Nothing reads the 16-bit form, so that the float32 one keeps its name. The tensor
+            # belongs to the caller, and would be renamed with the value.
             if value.producer() is None:
                 del graph.initializers[name]
         else:
-            name = unique(f"{name}.wide", self._taken)
-        self._constants[value] = initializer(graph, UpcastTensor(tensor, name, behind_cast=False))
+            name = reserve_name(f"{name}.wide", self._taken)
+        self._constants[value] = add_initializer(
+            graph, UpcastTensor(tensor, name, behind_cast=False)
+        )
         return self._constants[value]
 
     def _upcast(self, value: ir.Value) -> None:
-        """Let a wide node give float32; who wants what it gave has a Cast before it."""
+        """Set a result to float32, and insert a Cast before its 16-bit consumers."""
         dtype = self._halves[value]
         value.type = ir.TensorType(FLOAT)
         others = []
@@ -213,9 +215,9 @@ class _Upcast:
             return
         name, output = value.name or "value", value.is_graph_output()
         if output:
-            value.name = unique(f"{name}.wide", self._taken)
+            value.name = reserve_name(f"{name}.wide", self._taken)
         else:
-            name = unique(f"{name}.narrow", self._taken)
+            name = reserve_name(f"{name}.narrow", self._taken)
         half = cast_behind(value, dtype, name, self._taken, {BORDER: ""})
         for use in others:
             use.node.replace_input_with(use.idx, half)
@@ -224,7 +226,7 @@ class _Upcast:
 
 
 def _cast_float(node: ir.Node | None) -> ir.Value | None:
-    """Give the computed float32 value that a Cast makes narrow."""
+    """Return the float32 value that a Cast downcasts; None for other nodes."""
     if node is None or node.op_type != "Cast" or node.domain:
         return None
     given = node.inputs[0]

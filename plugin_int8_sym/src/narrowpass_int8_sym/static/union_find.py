@@ -1,4 +1,4 @@
-"""Values that must have the same scale and zero point: a union-find."""
+"""Union-find, for values that must have the same scale and zero point."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Sharing(Generic[T]):
-    """Sets of things that are the same in some respect; whatever was never joined is alone."""
+class UnionFind(Generic[T]):
+    """Disjoint sets; an item that was never joined is a set of its own."""
 
     def __init__(self) -> None:
         self._parents: dict[T, T] = {}
 
     def find(self, item: T) -> T:
-        """Return the thing that stands for all that `item` is joined with."""
+        """Return the representative of the set of `item`."""
         root = item
         while (parent := self._parents.get(root, root)) != root:
             root = parent
@@ -24,8 +24,8 @@ class Sharing(Generic[T]):
             item = parent
         return root
 
-    def join(self, items: Iterable[T]) -> None:
-        """Join things, with all that they were joined with before."""
+    def union(self, items: Iterable[T]) -> None:
+        """Merge the sets of items."""
         first: T | None = None
         for item in items:
             if first is None:

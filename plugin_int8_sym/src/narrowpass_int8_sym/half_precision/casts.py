@@ -1,4 +1,4 @@
-"""What widening and narrowing have in common: marks of nodes, and Casts."""
+"""Metadata and Casts that `upcast` and `downcast` share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from narrowpass.ir.io import ConvertedTensor
 from narrowpass.ir.subgraphs import nested_graphs
-from narrowpass_int8_sym.storage import unique
+from narrowpass_int8_sym.storage import reserve_name
 
 FLOAT = ir.DataType.FLOAT
 
@@ -17,19 +17,19 @@ HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 MARK = "narrowpass.int8-sym.half"
-"""Metadata of nodes that compute in float32 for now: the type, and which inputs and outputs have
-it. Removed by `narrow`."""
+"""Metadata of nodes that are float32 between `upcast` and `downcast`: their 16-bit type, and the
+indices of inputs and outputs that have it. Removed by `downcast`."""
 
 
 BORDER = "narrowpass.int8-sym.border"
-"""Metadata of Casts that `widen` has added."""
+"""Metadata of Casts that `upcast` has inserted."""
 
 
 class UpcastTensor(ConvertedTensor):
-    """A constant of 16 bits, as float32.
+    """A 16-bit constant, converted to float32.
 
     Attributes:
-        behind_cast: whether the model has it so, by a Cast.
+        behind_cast: whether the model itself converts it, by a Cast.
     """
 
     def __init__(self, source: ir.TensorProtocol, name: str | None, *, behind_cast: bool) -> None:
@@ -38,7 +38,7 @@ class UpcastTensor(ConvertedTensor):
 
 
 def graph_of(value: ir.Value) -> ir.Graph:
-    """Return the graph that a value is of."""
+    """Return the graph of a value."""
     producer = value.producer()
     graph = value.graph if producer is None else producer.graph
     if not isinstance(graph, ir.Graph):
@@ -47,7 +47,7 @@ def graph_of(value: ir.Value) -> ir.Graph:
 
 
 def remove(node: ir.Node) -> None:
-    """Take a node out of its graph, if it is in one still."""
+    """Remove a node from its graph, if it is still in one."""
     if node.graph is not None:
         node.graph.remove(node, safe=True)
 
@@ -60,7 +60,7 @@ def is_cast(node: ir.Node | None, dtype: ir.DataType) -> bool:
 
 
 def _behind(value: ir.Value, node: ir.Node) -> None:
-    """Put a node next to what computes a value."""
+    """Insert a node after the producer of a value, or at the beginning of its graph."""
     producer, graph = value.producer(), graph_of(value)
     if producer is not None:
         graph.insert_after(producer, node)
@@ -77,17 +77,17 @@ def cast_behind(
     taken: set[str | None],
     metadata: Mapping[str, str] | None = None,
 ) -> ir.Value:
-    """Put a Cast behind a value; return its result, which has that name."""
+    """Insert a Cast of a value; return its result, named `name`."""
     result = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
     node = ir.node("Cast", [value], {"to": int(dtype)}, outputs=[result])
-    node.name = unique(f"{name}/Cast", taken)
+    node.name = reserve_name(f"{name}/Cast", taken)
     node.metadata_props.update(metadata or {})
     _behind(value, node)
     return result
 
 
 def replace_output(model: ir.Model, old: ir.Value, new: ir.Value) -> None:
-    """Let graphs give another value where they give this one."""
+    """Replace a value among the outputs of all graphs."""
     for graph in nested_graphs(model.graph):
         for place, value in enumerate(graph.outputs):
             if value is old:

@@ -1,8 +1,8 @@
-"""Operators that are quantized in one node: QLinearConv and the like, read by their documentation.
+"""Operators in the QOperator format, such as QLinearConv: scales and zero points are inputs.
 
-What each computes is a float operator between DequantizeLinear and QuantizeLinear. Sums of
-products are exact in these nodes, 32-bit integers, and are rounded to float32 in the operator that
-stands for them, so that a result that lies at a half may go to the other side: by one step.
+Each is equivalent to a float operator between DequantizeLinear and QuantizeLinear. Its accumulators
+are exact, int32, while those of the float operator are rounded to float32, so that a result halfway
+between two integers may round to the other one: a difference of one step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import onnx_ir as ir
 from narrowpass_int8_sym.repair.quantization import (
     INT32,
     Quantization,
+    axis_problem,
     dims_of,
-    misfit,
-    read,
+    read_quantization,
 )
 
 MICROSOFT = "com.microsoft"
@@ -27,22 +27,23 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class Operand:
-    """Integers that a node reads, and how they are quantized."""
+    """A quantized operand of a node: its integers and their quantization."""
 
     value: ir.Value
     quantization: Quantization
 
 
 @dataclass(frozen=True)
-class Form:
-    """A quantized operator, and the float one that it stands for.
+class QOperator:
+    """The float operator that a QOperator node is equivalent to.
 
     Attributes:
-        op_type: the float operator.
-        operands: its operands: integers, or what is passed on as it is; None for one left out.
-        result: how the result is quantized; None where it is float.
-        attributes: those of the float operator.
-        constants: operands that follow, which the node has as attributes.
+        op_type: of the float operator.
+        operands: its operands: quantized ones, or values that are not quantized; None for one left
+            out.
+        result: the quantization of the result; None where it is float.
+        attributes: of the float operator.
+        constants: further operands, which the node has as attributes.
     """
 
     op_type: str
@@ -53,14 +54,14 @@ class Form:
 
 
 class _UnreadError(Exception):
-    """A node cannot be read; the message is the reason."""
+    """A node is not supported; the message is the reason."""
 
 
-Reader = Callable[[ir.Node, int], Form]
+Reader = Callable[[ir.Node, int], QOperator]
 
 
-def form_of(node: ir.Node, version: int) -> Form | str | None:
-    """Read a node that is quantized by itself.
+def read_qoperator(node: ir.Node, version: int) -> QOperator | str | None:
+    """Read a node in the QOperator format.
 
     Args:
         node: of any operator.
@@ -87,14 +88,14 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 def _read(
     node: ir.Node, scale: int, zero: int, dtype: ir.DataType | None, axis: int | None = None
 ) -> Quantization:
-    found = read(_input(node, scale), _input(node, zero), dtype, axis)
+    found = read_quantization(_input(node, scale), _input(node, zero), dtype, axis)
     if isinstance(found, str):
         raise _UnreadError(found)
     return found
 
 
 def _operand(node: ir.Node, at: Sequence[int], axis: int | None = None) -> Operand:
-    """Read integers with scale and zero point, at three places among a node's inputs."""
+    """Read the integers, scale and zero point at three indices of a node's inputs."""
     value = _input(node, at[0])
     if value is None:
         raise _UnreadError(f"its input {at[0]} is missing")
@@ -104,7 +105,7 @@ def _operand(node: ir.Node, at: Sequence[int], axis: int | None = None) -> Opera
         dims = dims_of(value)
         if dims is None:
             raise _UnreadError(f"the rank of {value.name!r} is not known")
-        problem = misfit(found, dims)
+        problem = axis_problem(found, dims)
         if problem:
             raise _UnreadError(problem)
         found = replace(found, axis=found.axis % len(dims))
@@ -112,7 +113,7 @@ def _operand(node: ir.Node, at: Sequence[int], axis: int | None = None) -> Opera
 
 
 def _bias(node: ir.Node, index: int, first: Quantization, second: Operand, alpha: float) -> Operand:
-    """Read a bias of 32 bits: its scale is the product of those of the operands."""
+    """Read an int32 bias: its scale is that of the activation times that of the weight."""
     value = _input(node, index)
     if value is None:
         raise _UnreadError(f"its input {index} is missing")
@@ -134,20 +135,20 @@ def _attributes(node: ir.Node, *without: str) -> tuple[ir.Attr, ...]:
     return tuple(item for name, item in node.attributes.items() if name not in dropped)
 
 
-def _conv(node: ir.Node, version: int) -> Form:
+def _conv(node: ir.Node, version: int) -> QOperator:
     image, weight = _operand(node, (0, 1, 2)), _operand(node, (3, 4, 5), axis=0)
     operands = [image, weight]
     if _input(node, 8) is not None:
         operands.append(_bias(node, 8, image.quantization, weight, 1.0))
-    return Form("Conv", tuple(operands), _read(node, 6, 7, None), _attributes(node))
+    return QOperator("Conv", tuple(operands), _read(node, 6, 7, None), _attributes(node))
 
 
-def _matmul(node: ir.Node, version: int) -> Form:
+def _matmul(node: ir.Node, version: int) -> QOperator:
     operands = _operand(node, (0, 1, 2)), _operand(node, (3, 4, 5), axis=-1)
-    return Form("MatMul", operands, _read(node, 6, 7, None))
+    return QOperator("MatMul", operands, _read(node, 6, 7, None))
 
 
-def _gemm(node: ir.Node, version: int) -> Form:
+def _gemm(node: ir.Node, version: int) -> QOperator:
     axis = 0 if node.attributes.get_int("transB", 0) else 1
     first, second = _operand(node, (0, 1, 2)), _operand(node, (3, 4, 5), axis)
     operands = [first, second]
@@ -157,36 +158,36 @@ def _gemm(node: ir.Node, version: int) -> Form:
             raise _UnreadError(f"its alpha is {alpha:g}: no scale of a bias follows from it")
         operands.append(_bias(node, 6, first.quantization, second, alpha))
     result = _read(node, 7, 8, None) if _input(node, 7) is not None else None
-    return Form("Gemm", tuple(operands), result, _attributes(node))
+    return QOperator("Gemm", tuple(operands), result, _attributes(node))
 
 
 def _elementwise(op_type: str, count: int) -> Reader:
-    """Return the reader of an operator whose operands are quantized like its result, in order."""
+    """Return the reader of an operator with inputs (x, scale, zero point) for each operand."""
 
-    def reader(node: ir.Node, version: int) -> Form:
+    def reader(node: ir.Node, version: int) -> QOperator:
         operands = tuple(_operand(node, range(3 * i, 3 * i + 3)) for i in range(count))
         dtype = operands[0].quantization.dtype
         result = _read(node, 3 * count, 3 * count + 1, dtype)
-        return Form(op_type, operands, result, _attributes(node))
+        return QOperator(op_type, operands, result, _attributes(node))
 
     return reader
 
 
-def _where(node: ir.Node, version: int) -> Form:
+def _where(node: ir.Node, version: int) -> QOperator:
     condition = _input(node, 0)
     operands = condition, _operand(node, (1, 2, 3)), _operand(node, (4, 5, 6))
-    return Form("Where", operands, _read(node, 7, 8, None))
+    return QOperator("Where", operands, _read(node, 7, 8, None))
 
 
-def _concat(node: ir.Node, version: int) -> Form:
+def _concat(node: ir.Node, version: int) -> QOperator:
     count, rest = divmod(len(node.inputs) - 2, 3)
     if rest or count < 1:
         raise _UnreadError(f"it has {len(node.inputs)} inputs: not two and three for each operand")
     operands = tuple(_operand(node, range(3 * i + 2, 3 * i + 5)) for i in range(count))
-    return Form("Concat", operands, _read(node, 0, 1, None), _attributes(node))
+    return QOperator("Concat", operands, _read(node, 0, 1, None), _attributes(node))
 
 
-def _softmax(node: ir.Node, version: int) -> Form:
+def _softmax(node: ir.Node, version: int) -> QOperator:
     meant = node.attributes.get_int("opset", version)
     operand = _operand(node, (0, 1, 2))
     dims = dims_of(operand.value)
@@ -195,10 +196,10 @@ def _softmax(node: ir.Node, version: int) -> Form:
     last = axis == -1 or (dims is not None and axis == len(dims) - 1)
     if (meant < 13) != (version < 13) and not last:
         raise _UnreadError(f"its axis {axis} is that of operator set {meant}")
-    return Form("Softmax", (operand,), _read(node, 3, 4, None), (ir.AttrInt64("axis", axis),))
+    return QOperator("Softmax", (operand,), _read(node, 3, 4, None), (ir.AttrInt64("axis", axis),))
 
 
-def _mean(node: ir.Node, version: int) -> Form:
+def _mean(node: ir.Node, version: int) -> QOperator:
     plain = _elementwise("ReduceMean", 1)(node, version)
     axes = node.attributes.get_ints("axes", None)
     if version < 18 or axes is None:
