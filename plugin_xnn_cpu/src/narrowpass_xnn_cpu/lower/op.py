@@ -25,7 +25,8 @@ class Op(planning.Op):
         residual: added to the output; None for nothing.
         residual_fits: whether the residual is known to have the shape of the output.
         residual_last: whether the residual is added after the function and the clipping.
-        float_ops: what is done instead, one after the other, where constants turn out not to fit.
+        float_ops: float32 operations that are lowered instead, in order, if constants do not fit
+            the int8 kernel.
         unfit: why it is computed in float32 and not in int8; empty for a float32 operation.
     """
 
@@ -91,5 +92,5 @@ def check_dtype(value: ir.Value, facts: Facts, *dtypes: ir.DataType) -> str | No
     if rank is None:
         return f"the rank of {value.name!r} is not known"
     if rank > 6:
-        return f"{value.name!r} has {rank} dimensions; XNNPACK takes 6 at most"
+        return f"{value.name!r} has {rank} dimensions; XNNPACK supports 6 at most"
     return None

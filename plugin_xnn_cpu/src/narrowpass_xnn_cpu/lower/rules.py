@@ -127,7 +127,7 @@ def reason(op: Op, facts: Facts) -> str | None:
         if rank is None:
             return f"the rank of {output.name!r} is not known"
         if rank > 6:
-            return f"its output has {rank} dimensions; XNNPACK takes 6 at most"
+            return f"its output has {rank} dimensions; XNNPACK supports 6 at most"
     return None
 
 

@@ -154,7 +154,7 @@ def output_shape(
     else:
         height, width = operator.reshape(full, sizing.pool)
     if height < 1 or width < 1:
-        raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
+        raise BackendError(f"the output for an input of {list(shape)} is empty")
     line = (image[0], width, outputs)
     result = (image[0], height, width, outputs) if len(shape) == 4 else line
     return result, operator.call if image[0] else ""
@@ -186,7 +186,7 @@ class Conv2d(WithEpilogue):
         weight: [O, KH, KW, C / groups], or [KH, KW, O] for depthwise; float32 or bfloat16.
         bias: float32 [O], or None.
         kernel_window: kernel size, pads, strides and dilations.
-        movement: pads, strides, dilations and groups of the kernel.
+        attributes: pads, strides, dilations and groups of the kernel.
         outputs: channels of the result.
         algorithm: ``direct``, ``depthwise`` or ``transposed``.
         image: known sizes of the images; see `Convolution.image`.
@@ -198,7 +198,7 @@ class Conv2d(WithEpilogue):
     weight: Weight
     bias: Weight | None
     kernel_window: KernelWindow
-    movement: Movement
+    attributes: Movement
     outputs: int
     algorithm: str = "direct"
     image: Image | None = None
@@ -211,7 +211,7 @@ class Conv2d(WithEpilogue):
         return Convolution(
             self.weight,
             self.bias,
-            self.movement,
+            self.attributes,
             self.epilogue,
             depthwise=self.algorithm == "depthwise",
             adjustments=self.adjustments if self.algorithm == "transposed" else None,

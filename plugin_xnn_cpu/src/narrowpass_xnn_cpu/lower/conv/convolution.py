@@ -83,7 +83,7 @@ def _bias(facts: Facts, value: ir.Value | None) -> Weight | None:
     return None if value is None else facts.weight(value)
 
 
-def _movement(op: Op, kernel_window: KernelWindow) -> Movement:
+def _conv_attributes(op: Op, kernel_window: KernelWindow) -> Movement:
     return Movement(
         kernel_window.pads, kernel_window.strides, kernel_window.dilations, op.get("group", 1)
     )
@@ -110,8 +110,8 @@ def _conv_fuses_epilogue(op: Op, facts: Facts) -> bool:
     if isinstance(sizes, str):
         return False
     kernel_window, depthwise = _kernel_window(op, facts, sizes), _is_depthwise(op, sizes[1])
-    dtype, movement = facts.stored(op.required(1)).dtype, _movement(op, kernel_window)
-    return fuses_epilogue(dtype, movement, sizes[0], target.current(), depthwise=depthwise)
+    dtype, attributes = facts.stored(op.required(1)).dtype, _conv_attributes(op, kernel_window)
+    return fuses_epilogue(dtype, attributes, sizes[0], target.current(), depthwise=depthwise)
 
 
 def lower_conv(op: Op, builder: Builder) -> None:
@@ -122,7 +122,7 @@ def lower_conv(op: Op, builder: Builder) -> None:
     kernel_window = _kernel_window(op, facts, kernel.shape)
     outputs, per_group = kernel.shape[:2]
     perm = CHANNELS_LAST[len(kernel.shape)]
-    movement = _movement(op, kernel_window)
+    attributes = _conv_attributes(op, kernel_window)
     depthwise = _is_depthwise(op, per_group)
     processor = target.current()
     if bf16_is_own(kernel.dtype, processor, depthwise=depthwise):
@@ -132,13 +132,13 @@ def lower_conv(op: Op, builder: Builder) -> None:
             weight=kernel.reshape(outputs, per_group, *kernel_window.size).transpose(0, 2, 3, 1),
             bias=_bias(facts, op.input(2)),
             kernel_window=kernel_window,
-            movement=movement,
+            attributes=attributes,
             outputs=outputs,
         )
         emit(op, builder, narrow, [builder.slot_of(given, perm)], perm)
         return
     kernel = kernel.cast(np.dtype(np.float32))
-    if is_pixel_matmul(kernel_window.size, movement, processor):
+    if is_pixel_matmul(kernel_window.size, attributes, processor):
         # As float32: an int8 matrix would be dequantized in each run.
         floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
         matmul = ConstantMatMul(
@@ -162,7 +162,7 @@ def lower_conv(op: Op, builder: Builder) -> None:
         weight=packed,
         bias=_bias(facts, op.input(2)),
         kernel_window=kernel_window,
-        movement=movement,
+        attributes=attributes,
         outputs=outputs,
         algorithm="depthwise" if depthwise else "direct",
         image=_image(facts, given),
@@ -230,7 +230,7 @@ def _conv_transpose(op: Op, builder: Builder) -> None:
         weight=packed,
         bias=bias,
         kernel_window=kernel_window,
-        movement=_movement(op, kernel_window),
+        attributes=_conv_attributes(op, kernel_window),
         outputs=outputs,
         algorithm="transposed",
         adjustments=tuple(extra),

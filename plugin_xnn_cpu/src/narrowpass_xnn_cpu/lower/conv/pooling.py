@@ -112,7 +112,7 @@ class Pool(Computation):
 
 
 class Int8Pools:
-    """XNNPACK's int8 max pooling, with one operator for the last pads.
+    """XNNPACK's int8 max pooling; the operator is created anew if pads change.
 
     Args:
         kernel_window: kernel size, pads, strides and dilations.

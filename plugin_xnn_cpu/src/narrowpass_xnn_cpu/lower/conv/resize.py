@@ -155,7 +155,7 @@ def _check_resize(op: Op, facts: Facts) -> str | None:
             return f"coordinates by {how} have no kernel"
         if how != "align_corners" and scales is not None and not _exact(op, facts, scales):
             return "scales that leave a fraction of a pixel have no kernel"
-        if how == "pytorch_half_pixel" and _leaves_one(op, facts, scales):
+        if how == "pytorch_half_pixel" and _may_become_one(op, facts, scales):
             return "one pixel by pytorch_half_pixel, which is the first one, has no kernel"
         return None
     if mode == "nearest":
@@ -174,13 +174,13 @@ def _exact(op: Op, facts: Facts, scales: Sequence[float]) -> bool:
     return True
 
 
-def _leaves_one(op: Op, facts: Facts, scales: Sequence[float] | None) -> bool:
+def _may_become_one(op: Op, facts: Facts, scales: Sequence[float] | None) -> bool:
     """Return whether a height or width other than 1 may become 1."""
     dims = (facts.dims(op.input(0)) or (None,) * 4)[2:]
     if scales is None:
         sizes = [int(size) for size in facts.array(op.input(3))[2:]]
     else:
-        # With a factor of 1 and more only one pixel becomes one; with others sizes are known.
+        # A factor of 1 or more yields 1 from 1 only; sizes with other factors are known.
         sizes = [
             0 if scale >= 1 or not isinstance(dim, int) else int(dim * scale)
             for dim, scale in zip(dims, scales[2:], strict=True)

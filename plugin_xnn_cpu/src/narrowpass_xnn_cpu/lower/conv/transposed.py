@@ -30,7 +30,7 @@ from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
 
 
 def is_matmul(kernel_window: KernelWindow, groups: int) -> bool:
-    """Return whether output pixels of different input pixels neither overlap nor leave gaps."""
+    """Return whether the output blocks of input pixels neither overlap nor leave gaps."""
     apart = kernel_window.size == kernel_window.strides and not any(kernel_window.pads)
     return (
         apart
@@ -96,7 +96,7 @@ def lower_subpixel(
         weight=interleaved,
         bias=bias,
         kernel_window=KernelWindow(taps, padding, (1, 1), (1, 1), kernel_window.only_for),
-        movement=Movement(padding),
+        attributes=Movement(padding),
         outputs=shape[0],
         winograd=False,
     )
@@ -214,7 +214,7 @@ def lower_convolution(
         weight=kernel.then("turned", _rotate_180),
         bias=bias,
         kernel_window=direct,
-        movement=Movement(pads, kernel_window.strides, kernel_window.dilations),
+        attributes=Movement(pads, kernel_window.strides, kernel_window.dilations),
         outputs=kernel.shape[0],
         image=image,
         winograd=builder.winograd,

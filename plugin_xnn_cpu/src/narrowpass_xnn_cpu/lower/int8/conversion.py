@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
 @dataclass(frozen=True)
 class Quantize(Computation):
-    """float32 to int8, as QuantizeLinear says; NaN becomes the least int8.
+    """QuantizeLinear to int8; NaN becomes -128.
 
     Operands are the floats and, optionally, a row of factors that they are multiplied by first.
 
@@ -50,7 +50,7 @@ class Quantize(Computation):
 
 @dataclass(frozen=True)
 class Dequantize(Computation):
-    """int8 to float32, as DequantizeLinear says.
+    """DequantizeLinear of int8.
 
     Attributes:
         quantization: of the operand.

@@ -71,7 +71,7 @@ class Conv2dInt8(Computation):
         weight: int8 [O, KH, KW, C / groups], or [KH, KW, O] for depthwise, with scales.
         bias: int32 [O], or None.
         kernel_window: kernel size, pads, strides and dilations.
-        movement: pads, strides, dilations and groups of the kernel.
+        attributes: pads, strides, dilations and groups of the kernel.
         requantized: from the operand to the result.
         outputs: channels of the result.
         algorithm: ``direct``, ``depthwise`` or ``transposed``.
@@ -86,7 +86,7 @@ class Conv2dInt8(Computation):
     weight: Quantized
     bias: Weight | None
     kernel_window: KernelWindow
-    movement: Movement
+    attributes: Movement
     requantized: Requantized
     outputs: int
     algorithm: str = "direct"
@@ -102,7 +102,7 @@ class Conv2dInt8(Computation):
         return Convolution(
             self.weight,
             self.bias,
-            self.movement,
+            self.attributes,
             self.requantized,
             depthwise=self.algorithm == "depthwise",
             adjustments=self.adjustments if self.algorithm == "transposed" else None,
@@ -114,7 +114,7 @@ class Conv2dInt8(Computation):
     def can_add(self) -> bool:
         """Whether it can add a second tensor of the result's shape."""
         plain = self.added is None and self.algorithm == "direct"
-        return plain and adds_residual_int8(self.weight, self.movement, target.current())
+        return plain and adds_residual_int8(self.weight, self.attributes, target.current())
 
     @property
     def supports_offset(self) -> bool:
@@ -122,7 +122,7 @@ class Conv2dInt8(Computation):
         if self.algorithm == "transposed":
             return False
         depthwise = self.algorithm == "depthwise"
-        return stores_offsets(self.weight, self.movement, target.current(), depthwise=depthwise)
+        return stores_offsets(self.weight, self.attributes, target.current(), depthwise=depthwise)
 
     def in_place(self) -> Sequence[int]:
         """See `Computation.in_place`: each element is read before it is overwritten."""
@@ -181,9 +181,11 @@ def _conv(op: Op, builder: Builder) -> None:
     change = requantized(op)
     terms = per_group * math.prod(kernel_window.size)
     bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    movement = Movement(kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups)
+    attributes = Movement(
+        kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups
+    )
     algorithm = "depthwise" if depthwise else "direct"
-    convolution = Conv2dInt8(kernel, bias, kernel_window, movement, change, outputs, algorithm)
+    convolution = Conv2dInt8(kernel, bias, kernel_window, attributes, change, outputs, algorithm)
     perm = CHANNELS_LAST[len(weight.shape)]
     builder.compute(convolution, [builder.slot_of(op.required(0), perm)], op.output, perm)
 
@@ -202,12 +204,14 @@ def _deconv(op: Op, builder: Builder) -> None:
     change = requantized(op)
     terms = (inputs // groups) * math.prod(kernel_window.size)
     bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    movement = Movement(kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups)
+    attributes = Movement(
+        kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups
+    )
     rank = len(weight.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
     adjustments = (0, *extra) if len(extra) == 1 else tuple(extra)
     convolution = Conv2dInt8(
-        kernel, bias, kernel_window, movement, change, outputs, "transposed", adjustments
+        kernel, bias, kernel_window, attributes, change, outputs, "transposed", adjustments
     )
     perm = CHANNELS_LAST[rank]
     builder.compute(convolution, [builder.slot_of(op.required(0), perm)], op.output, perm)

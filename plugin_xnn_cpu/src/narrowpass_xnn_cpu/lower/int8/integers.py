@@ -118,7 +118,7 @@ def _dynamic_quantize(op: Op, builder: Builder) -> None:
 
 @dataclass(frozen=True)
 class MatMulInteger(Computation):
-    """A matmul of int8 rows and a constant int8 matrix, scales known at run time.
+    """A matmul of int8 rows and a constant int8 matrix, with scales known at run time.
 
     Operands are the rows, of any number of leading axes, and a scale and a zero point of one
     element each, where they are computed.
@@ -167,13 +167,13 @@ class MatMulInteger(Computation):
 
 @dataclass(frozen=True)
 class ConvolutionInteger(Computation):
-    """A convolution of int8 images, or lines, scales known at run time; see `MatMulInteger`.
+    """A convolution of int8 images, 2-D or 1-D, with scales known at run time; see `MatMulInteger`.
 
     Attributes:
         weight: [O, KH, KW, C / groups], scales of axis 0.
         bias: float32 [O], or None.
         kernel_window: kernel size, pads, strides and dilations.
-        movement: pads, strides, dilations and groups of the kernel.
+        attributes: pads, strides, dilations and groups of the kernel.
         raw: whether the int32 accumulators are the result.
         zero_point: of the images, as int8, where it is constant and no operand.
     """
@@ -183,7 +183,7 @@ class ConvolutionInteger(Computation):
     weight: Quantized
     bias: Weight | None
     kernel_window: KernelWindow
-    movement: Movement
+    attributes: Movement
     raw: bool
     zero_point: int
 
@@ -191,7 +191,7 @@ class ConvolutionInteger(Computation):
     def problem(self) -> Convolution:
         """The problem that the kernel table selects a kernel for."""
         dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
-        return Convolution(self.weight, self.bias, self.movement, dynamic)
+        return Convolution(self.weight, self.bias, self.attributes, dynamic)
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
@@ -219,7 +219,7 @@ def _check_single(shapes: Sequence[Shape]) -> None:
 
 
 def check(op: Op, facts: Facts) -> str | None:
-    """Return the reason why an operation with a constant weight cannot be lowered."""
+    """Return why an operation with a constant weight cannot be lowered; None if it can."""
     reason = check_dtype(op.required(0), facts, *INT8_TYPES)
     weight = op.required(1)
     if reason:
@@ -376,12 +376,12 @@ def _convolution(op: Op, builder: Builder) -> None:
     image = weight.integers.reshape(outputs, per_group, *kernel_window.size).transpose(0, 2, 3, 1)
     kernel = Quantized(image, weight.scale, weight.zero, 0)
     slots, zero = _row_quantization(op, builder)
-    movement = Movement(
+    attributes = Movement(
         kernel_window.pads, kernel_window.strides, kernel_window.dilations, op.get("group", 1)
     )
     bias = _bias(op, facts, outputs)
     convolution = ConvolutionInteger(
-        kernel, bias, kernel_window, movement, op.kind == "ConvInteger", zero
+        kernel, bias, kernel_window, attributes, op.kind == "ConvInteger", zero
     )
     perm = CHANNELS_LAST[len(shape)]
     builder.compute(convolution, [builder.slot_of(op.required(0), perm), *slots], op.output, perm)

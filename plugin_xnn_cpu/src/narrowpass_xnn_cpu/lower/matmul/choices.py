@@ -28,7 +28,7 @@ HALF_ROWS = 8
 """Number of rows up to which a matmul with a float16 matrix is computed in float16.
 
 Few rows are bound by reading the matrix, and half as many bytes are read: 1.2 to 2.9 times faster
-than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_products.py`). With more rows
+than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_matmuls.py`). With more rows
 the conversions in the kernel cost more than that. For bfloat16 matrices see the kernel table.
 """
 
@@ -127,7 +127,7 @@ def _int8(
     problem = Matmul(matrix, bias, epilogue, transposed)
     if activations == "dynamic":
         per_token = dataclasses.replace(problem, operand=PerToken())
-        required = takes_quantized_rows(kernel, activations, target)
+        required = shares_quantized_rows(kernel, activations, target)
         yield Choice(per_token, "int8 (rows too)", is_required=required, is_explained=True)
     yield Choice(problem, "int8 (weights)", is_explained=True)
 
@@ -176,7 +176,7 @@ def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:
     return kernel.dtype == _FLOAT32 and kernel.quantized is None and target.has_fp32_gemm
 
 
-def takes_quantized_rows(kernel: Weight, activations: str, target: Target) -> bool:
+def shares_quantized_rows(kernel: Weight, activations: str, target: Target) -> bool:
     """Return whether rows are quantized by a separate operation, which several matmuls share.
 
     Args:

@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.lower.matmul.choices import (
     choices,
     fuses_epilogue,
     is_gemm,
-    takes_quantized_rows,
+    shares_quantized_rows,
 )
 from narrowpass_xnn_cpu.lower.matmul.computed import lower_computed
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue, emit
@@ -75,7 +75,7 @@ class ConstantMatMul(WithEpilogue):
         """Whether the operand is the result of `QuantizeRows`."""
         if self.unfit:
             return False
-        return takes_quantized_rows(self.weight, self.activations, target.current())
+        return shares_quantized_rows(self.weight, self.activations, target.current())
 
     @property
     def is_gemm(self) -> bool:

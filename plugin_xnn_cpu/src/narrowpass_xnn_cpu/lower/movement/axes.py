@@ -68,7 +68,7 @@ def _check_transpose(op: Op, facts: Facts) -> str | None:
 def _transpose(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = _perm(op, builder.rank(given))
-    # Axis perm[i] of the input is axis i of the output; nothing moves until somebody asks.
+    # Axis perm[i] of the input is axis i of the output; elements stay where they are.
     source = builder.layout(given)
     slot = builder.slot_of(given, source)
     builder.alias(op.output, slot, tuple(perm.index(axis) for axis in source))

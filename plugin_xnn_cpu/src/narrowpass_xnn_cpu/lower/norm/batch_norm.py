@@ -112,7 +112,7 @@ class SoftmaxRows(Computation):
     """Softmax over the last axes, flattened.
 
     Attributes:
-        axes: how many of the last axes are a row.
+        axes: number of the last axes that form a row.
     """
 
     mnemonic = "softmax"
@@ -155,7 +155,7 @@ def _softmax(op: Op, builder: Builder) -> None:
         if perm[-1] != axis:
             perm = (*(a for a in perm if a != axis), axis)
     else:
-        # Before operator set 13 all axes from `axis` on count as one.
+        # Before operator set 13 all axes from `axis` on are flattened.
         axes = rank - op.get("axis", 1) % rank
         perm = identity(rank)
     builder.compute(SoftmaxRows(axes), [builder.slot_of(given, perm)], op.output, perm)

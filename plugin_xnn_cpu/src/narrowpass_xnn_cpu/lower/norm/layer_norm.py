@@ -29,7 +29,7 @@ class LayerNorm(Computation):
     normalized rows and the sum.
 
     Attributes:
-        axes: how many of the last axes are a row.
+        axes: number of the last axes that form a row.
         epsilon: added to the variance.
         root_mean_square: whether no mean is subtracted.
         bias: whether there is a bias.

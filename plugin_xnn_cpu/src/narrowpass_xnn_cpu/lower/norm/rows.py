@@ -20,7 +20,7 @@ class RowFunction(Computation):
     """A function of the last axes, flattened.
 
     Attributes:
-        axes: how many of the last axes are a row.
+        axes: number of the last axes that form a row.
         function: one of ``NP_ROWS_*``.
     """
 
@@ -70,7 +70,7 @@ def _along_axis(op: Op, builder: Builder) -> None:
     axis, axes = _axis(op) % rank, 1
     name = _NAMES.get(op.kind) or f"l{op.get('p', 2)} normalization"
     if op.kind != "LpNormalization" and op.version < 13:
-        # Before operator set 13 all axes from `axis` on count as one.
+        # Before operator set 13 all axes from `axis` on are flattened.
         axes, perm = rank - axis, identity(rank)
     else:
         perm = builder.layout(given)

@@ -109,7 +109,7 @@ def ensemble(
         ("feature", links.features, _MOST_FEATURES),
     ):
         if numbers.size and (numbers.min() < 0 or numbers.max() >= most):
-            raise AttributesError(f"a {what} is not one of {most}")
+            raise AttributesError(f"a {what} is not below {most}")
     if not np.isfinite(weights).all():
         raise AttributesError("a weight is not finite")
     if not links.roots.size:
@@ -146,7 +146,7 @@ def _levels(links: Links, leaves: Array) -> int:
         if not level.size:
             return depth
         level = np.unique(np.concatenate([links.yes[level], links.no[level]]))
-    raise AttributesError("a branch of a tree leads back to a node before it")
+    raise AttributesError("a tree has a cycle")
 
 
 def _nodes(links: Links, leaves: Array, number: Array, dtype: np.dtype[Any]) -> Array:

@@ -33,7 +33,7 @@ class Trees(Computation):
 
     Attributes:
         columns: of the rows that the trees compare.
-        trees: how many.
+        trees: their number.
         targets: scores of a row.
         aggregate: one of `AGGREGATES`.
         at_most: whether a node compares by ≤, and not <.

@@ -104,7 +104,7 @@ def _guarded(weights: ir.Value, facts: Facts) -> tuple[ir.Value, list[ir.Node]]:
     return chosen[0].outputs[0], [guards[0], chosen[0]]
 
 
-def _alone(node: ir.Node, facts: Facts) -> bool:
+def _has_sole_reader(node: ir.Node, facts: Facts) -> bool:
     return facts.only_user(node.outputs[0]) is not None
 
 
@@ -112,7 +112,7 @@ def _skip_casts(found: _Operand, facts: Facts) -> _Operand:
     """Skip casts between floats that do not round and have no other readers."""
     value, nodes = found.value, list(found.nodes)
     node = producer(value, "Cast")
-    while node is not None and is_exact_upcast(node, facts) and _alone(node, facts):
+    while node is not None and is_exact_upcast(node, facts) and _has_sole_reader(node, facts):
         nodes.append(node)
         value = node.inputs[0]
         node = producer(value, "Cast")
@@ -124,7 +124,7 @@ def _unscaled(found: _Operand, facts: Facts) -> _Operand:
     before = _skip_casts(found, facts)
     node = producer(before.value, "Mul", "Div")
     constant = None if node is None else split_constant(node, facts)
-    if node is None or constant is None or not _alone(node, facts) or not constant[1]:
+    if node is None or constant is None or not _has_sole_reader(node, facts) or not constant[1]:
         return before
     operand, number = constant
     if node.op_type == "Div":
@@ -137,13 +137,13 @@ def _unscaled(found: _Operand, facts: Facts) -> _Operand:
 def _unmasked(value: ir.Value | None, facts: Facts) -> _Masked | None:
     """Return scores and mask; None if something that is no mask is added to the scores."""
     node = producer(value, "Add", "Where")
-    if node is None or not _alone(node, facts):
+    if node is None or not _has_sole_reader(node, facts):
         return None if node is not None else _Masked(value)
     if node.op_type == "Add":
         first, second = node.inputs
         for scores, mask in ((first, second), (second, first)):
             behind = producer(_unscaled(_Operand(scores), facts).value, "MatMul")
-            if behind is not None and _alone(behind, facts):
+            if behind is not None and _has_sole_reader(behind, facts):
                 return _Masked(scores, [mask], nodes=[node])
         for scores, mask in ((first, second), (second, first)):
             inner = _unmasked(scores, facts) if producer(scores, "Add") is not None else None
@@ -174,12 +174,12 @@ def _keys_and_values(
         # Expand may broadcast other axes too: the computation reads both target shapes.
         targets = [keys[1], values[1]]
         return keys[0], values[0], targets, {"transposed_keys": True, "grouped": True}
-    if keys_untransposed is not None and _is_reshaped(k.value):
+    if keys_untransposed is not None and _is_reshape(k.value):
         return keys_untransposed, v, [], {"transposed_keys": True}
     return k.value, v, [], {}
 
 
-def _is_reshaped(value: ir.Value | None) -> bool:
+def _is_reshape(value: ir.Value | None) -> bool:
     return producer(value, "Reshape") is not None
 
 
@@ -236,7 +236,7 @@ def _unexpanded(
     rest = [repeated[0], *repeated[3:]], [merged[0], *merged[2:]]
     if groups < 1 or repeated[1] != groups or each != heads or merged[1] != heads:
         return None
-    # Only one of the others may be left open, as -1: it is what remains.
+    # One of the other sizes may be -1, since it follows from all others.
     pairs = [(one, other) for one, other in zip(*rest, strict=True) if other != -1]
     same = len(pairs) >= 2 and all(one == other for one, other in pairs)
     return (given, target) if same and repeated[4] == dims[3] else None
