@@ -1,4 +1,4 @@
-"""Products of bytes with a constant matrix of bytes."""
+"""Matmuls of int8 rows with a constant int8 matrix."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps
+from narrowpass_xnn_cpu.lower.int8.constants import quantize_bias
 from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
-from narrowpass_xnn_cpu.lower.int8.instead import or_floats
+from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
 from narrowpass_xnn_cpu.lower.matmul.constant import as_bias
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
@@ -37,8 +37,8 @@ class MatMulInt8(Computation):
     Attributes:
         weight: [O, C], or [C, O] where `transposed`, with scales of the outputs.
         bias: int32 [O], or float32 where the result is float32; None for none.
-        given: quantization of the rows.
-        requantized: to the result; None for a float32 result.
+        source: quantization of the rows.
+        requantized: requantization to the result; None for a float32 result.
         limits: the clipping range of a float32 result.
         transposed: whether the matrix has its input channels first.
     """
@@ -46,16 +46,16 @@ class MatMulInt8(Computation):
     mnemonic = "matmul_int8"
     weight: Quantized
     bias: Weight | None
-    given: Quantization
+    source: Quantization
     requantized: Requantized | None
     limits: tuple[float, float]
     transposed: bool
 
     @functools.cached_property
     def problem(self) -> Matmul:
-        """What is to be computed, as the kernel table takes it."""
+        """The problem that the kernel table selects a kernel for."""
         result = self.requantized or Epilogue(limits=self.limits)
-        return Matmul(self.weight, self.bias, result, self.transposed, self.given)
+        return Matmul(self.weight, self.bias, result, self.transposed, self.source)
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
@@ -94,8 +94,8 @@ def _check(op: Op, facts: Facts) -> str | None:
     return None
 
 
-@or_floats
-def _product(op: Op, builder: Builder) -> None:
+@with_float_fallback
+def _matmul(op: Op, builder: Builder) -> None:
     facts = builder.facts
     gemm = op.attributes["operator"] == "Gemm"
     weight = facts.stored(op.required(1))
@@ -111,18 +111,18 @@ def _product(op: Op, builder: Builder) -> None:
     transposed = matrix.integers.moved is None
     if not transposed:
         matrix = matrix.transpose((1, 0))
-    (given,), made = op.attributes["given"], op.attributes["made"]
-    if made is None:
-        bias_in_steps(None, matrix, given, given, inputs)
+    (source,), target = op.attributes["input_quantizations"], op.attributes["output_quantization"]
+    if target is None:
+        quantize_bias(None, matrix, source, source, inputs)
     else:
-        bias = bias_in_steps(bias, matrix, given, made, inputs)
-    change = None if made is None else requantized(op)
+        bias = quantize_bias(bias, matrix, source, target, inputs)
+    change = None if target is None else requantized(op)
     rows = op.required(0)
     perm = builder.layout(rows)
     if perm[-1] != len(perm) - 1:
         perm = identity(len(perm))
-    matmul = MatMulInt8(matrix, bias, given, change, op.limits, transposed)
-    builder.compute(matmul, [builder.at(rows, perm)], op.output, perm)
+    matmul = MatMulInt8(matrix, bias, source, change, op.limits, transposed)
+    builder.compute(matmul, [builder.slot_of(rows, perm)], op.output, perm)
 
 
-RULES: tuple[Rule, ...] = (*rules("product-s8", lower=_product, check=_check),)
+RULES: tuple[Rule, ...] = (*rules("matmul-s8", lower=_matmul, check=_check),)

@@ -1,8 +1,7 @@
-"""QuantizeLinear and DequantizeLinear of 16 bits with one scale.
+"""QuantizeLinear and DequantizeLinear of int16 and uint16 with one scale.
 
-Nothing is multiplied as such integers: what lies between is computed in float32. A QuantizeLinear
-whose only reader is the DequantizeLinear of the same integers rounds floats to what these stand
-for, in one pass: `fake quantize`.
+Operators between them are computed in float32. A QuantizeLinear whose only reader is the
+DequantizeLinear of the same integers is computed in one pass over float32: `fake quantize`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import elementwise
 from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import int16_kernels
@@ -28,13 +27,13 @@ _WIDE = {ir.DataType.INT16: True, ir.DataType.UINT16: False}
 
 
 @dataclass(frozen=True)
-class Sixteen:
-    """How integers of 16 bits are read.
+class Int16Quantization:
+    """Scale, zero point and signedness of 16-bit integers.
 
     Attributes:
-        scale: of all of them.
-        zero_point: of all of them.
-        is_signed: whether they are int16, and not uint16.
+        scale: of all elements.
+        zero_point: of all elements.
+        is_signed: whether the dtype is int16, not uint16.
     """
 
     scale: float
@@ -42,8 +41,8 @@ class Sixteen:
     is_signed: bool
 
 
-def sixteen_of(node: ir.Node, facts: Facts) -> Sixteen | None:
-    """Give how a QuantizeLinear or DequantizeLinear reads 16 bits; None for any other one."""
+def int16_quantization(node: ir.Node, facts: Facts) -> Int16Quantization | None:
+    """Return the quantization of a 16-bit QuantizeLinear or DequantizeLinear; else None."""
     if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.domain:
         return None
     quantizes = node.op_type == "QuantizeLinear"
@@ -61,7 +60,7 @@ def sixteen_of(node: ir.Node, facts: Facts) -> Sixteen | None:
         return None
     if not (np.isfinite(scale) and scale > 0):
         return None
-    return Sixteen(scale, int(zero_point), _WIDE[dtype])
+    return Int16Quantization(scale, int(zero_point), _WIDE[dtype])
 
 
 _CONVERSIONS = {
@@ -73,55 +72,57 @@ _CONVERSIONS = {
 
 
 @dataclass(frozen=True)
-class Convert16(Computation):
-    """float32 to integers of 16 bits, back, or both: NaN becomes the least integer.
+class ConvertInt16(Computation):
+    """float32 to int16 or uint16, back, or both (fake quantization); NaN becomes the least integer.
 
     Attributes:
-        sixteen: how the integers are read.
+        quantization: of the integers.
     """
 
-    mnemonic = "convert_16"
+    mnemonic = "convert_int16"
     overwrites: ClassVar[tuple[int, ...]] = (0,)
-    sixteen: Sixteen
+    quantization: Int16Quantization
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
-        return _CONVERSIONS[_floats(op)][0]
+        return _CONVERSIONS[_are_float(op)][0]
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        found = self.sixteen
+        found = self.quantization
         params = int16_kernels.int16(
             elements(shape), found.scale, found.zero_point, is_signed=found.is_signed
         )
-        return Run(shape, _CONVERSIONS[_floats(step.op)][1], params=params)
+        return Run(shape, _CONVERSIONS[_are_float(step.op)][1], params=params)
 
 
-def _floats(op: LoweredOp) -> tuple[bool, bool]:
+def _are_float(op: LoweredOp) -> tuple[bool, bool]:
     return op.operands[0].dtype.kind == "f", op.output.dtype.kind == "f"
 
 
 def match(node: ir.Node, facts: Facts, _version: int) -> Group | None:
-    """Match a QuantizeLinear of 16 bits and the DequantizeLinear that alone reads it."""
+    """Match a 16-bit QuantizeLinear and the DequantizeLinear that alone reads it."""
     source = producer(node.inputs[0], "QuantizeLinear")
     if source is None or facts.only_user(source.outputs[0]) is not node:
         return None
-    made = sixteen_of(source, facts)
-    if made is None or made != sixteen_of(node, facts) or facts.is_constant(source.inputs[0]):
+    found = int16_quantization(source, facts)
+    if found is None or found != int16_quantization(node, facts):
         return None
-    return Group("fake-quantize", [source.inputs[0]], [source, node], {"sixteen": made})
+    if facts.is_constant(source.inputs[0]):
+        return None
+    return Group("fake-quantize", [source.inputs[0]], [source, node], {"quantization": found})
 
 
 def _fake_quantize(op: Op, builder: Builder) -> None:
-    convert(op, builder, op.attributes["sixteen"])
+    convert(op, builder, op.attributes["quantization"])
 
 
-def convert(op: Op, builder: Builder, sixteen: Sixteen) -> None:
-    """Emit the conversion of what `op` reads, in whatever order of axes it has."""
-    elementwise(op, builder, Convert16(sixteen))
+def convert(op: Op, builder: Builder, quantization: Int16Quantization) -> None:
+    """Emit the conversion of the input of `op` in its layout."""
+    elementwise(op, builder, ConvertInt16(quantization))
 
 
-RULES: tuple[Rule, ...] = (*rules("fake-quantize", lower=_fake_quantize, check=needs_floats),)
+RULES: tuple[Rule, ...] = (*rules("fake-quantize", lower=_fake_quantize, check=check_floats),)

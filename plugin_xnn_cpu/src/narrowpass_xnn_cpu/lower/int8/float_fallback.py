@@ -1,4 +1,4 @@
-"""What is done where constants turn out not to fit: the same with floats."""
+"""Fallback to float32 where constants of an operation do not fit its int8 kernel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 Lower = Callable[[Op, Builder], None]
 
 
-def or_floats(lower: Lower) -> Lower:
-    """Let a function that lowers an operation fall back to `Op.otherwise`, computed in float32.
+def with_float_fallback(lower: Lower) -> Lower:
+    """Wrap a function that lowers an int8 operation: where it cannot, `Op.float_ops` are lowered.
 
-    It does so where the function raises `UnfitError`, before it emits anything, and where constants
-    turned out not to fit when they were packed before. `explain` reports the reason.
+    That is where the function raises `UnfitError`, which it does before it emits anything, and
+    where packing has found that constants do not fit (`Builder.unfit`). `explain` reports the
+    reason.
     """
 
     def lowered(op: Op, builder: Builder) -> None:
@@ -27,8 +28,8 @@ def or_floats(lower: Lower) -> Lower:
                 reason = str(error)
         if not reason:
             return
-        for other in op.otherwise:
-            if builder.knows(other.output):
+        for other in op.float_ops:
+            if builder.has_value(other.output):
                 continue
             other.unfit = reason if other.kind == op.get("operator", "") else ""
             builder.lower(other)

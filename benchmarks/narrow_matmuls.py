@@ -1,6 +1,6 @@
 """Times products with a constant matrix in float32 and float16 on XNNPACK.
 
-Usage: ``python benchmarks/narrow_products.py [--threads 1] [--rounds 7]``
+Usage: ``python benchmarks/narrow_matmuls.py [--threads 1] [--rounds 7]``
 
 The rule for float16 in ``narrowpass_xnn_cpu/lower/matmul/choices.py`` follows these figures; those
 for bfloat16 are in ``bf16_kernels.py``. Both types are run in turns. Shown are the time in float32,

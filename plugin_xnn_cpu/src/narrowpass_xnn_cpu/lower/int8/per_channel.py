@@ -1,7 +1,7 @@
-"""Activations that are rounded to integers with a scale for each channel.
+"""Per-channel fake quantization of activations.
 
-NNCF quantizes the inputs of depthwise convolutions so. A QuantizeLinear and the DequantizeLinear
-that alone reads it round floats to what the integers stand for, in one pass.
+NNCF quantizes the inputs of depthwise convolutions per channel. A QuantizeLinear and the only
+DequantizeLinear that reads it are computed in one pass over float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_planning.weights.weight import Array
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import int16_kernels
@@ -30,15 +30,15 @@ _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UI
 
 
 @dataclass(frozen=True)
-class FakeQuantizeChannels(Computation):
-    """float32 rounded to the numbers that integers stand for, by channels.
+class FakeQuantizePerChannel(Computation):
+    """Quantize float32 and dequantize it, with a scale and a zero point for each channel.
 
     Attributes:
-        table: for each channel its scale, least and greatest step.
-        axis: of the channels, as the operand lies.
+        table: float32 [3, channels]: scales, and clipping ranges less the zero points.
+        axis: the channel axis in the layout of the operand.
     """
 
-    mnemonic = "fake_quantize_channels"
+    mnemonic = "fake_quantize_per_channel"
     kernel = "fake quantize"
     overwrites: ClassVar[tuple[int, ...]] = (0,)
     table: tuple[tuple[float, ...], ...]
@@ -63,7 +63,7 @@ class FakeQuantizeChannels(Computation):
 
 
 def match(node: ir.Node, facts: Facts) -> Group | None:
-    """Match a QuantizeLinear of several channels and the DequantizeLinear that alone reads it."""
+    """Match a per-channel QuantizeLinear and the DequantizeLinear that alone reads it."""
     source = producer(node.inputs[0], "QuantizeLinear")
     if source is None or facts.only_user(source.outputs[0]) is not node:
         return None
@@ -80,21 +80,21 @@ def match(node: ir.Node, facts: Facts) -> Group | None:
         return None
     if any(each.attributes.get_int(name, 0) for each in (source, node) for name in _BLOCKS):
         return None
-    made, read = _parameters(source, facts), _parameters(node, facts)
-    if made is None or read is None or not all(map(np.array_equal, made, read)):
+    written, read = _parameters(source, facts), _parameters(node, facts)
+    if written is None or read is None or not all(map(np.array_equal, written, read)):
         return None
-    scales, zeros = made
+    scales, zeros = written
     limits = np.iinfo(dtype.numpy())
     table = np.stack([scales, limits.min - zeros, limits.max - zeros]).astype(np.float32)
     attributes = {"table": np.ascontiguousarray(table), "axis": axis % rank}
-    return Group("fake-channels", [given], [source, node], attributes)
+    return Group("fake-quantize-per-channel", [given], [source, node], attributes)
 
 
 _BLOCKS = ("block_size", "precision")
 
 
 def _parameters(node: ir.Node, facts: Facts) -> tuple[Array, Array] | None:
-    """Give float32 scales and the zero points of as many channels; None where they are computed."""
+    """Return scales and zero points of all channels; None where they are not constant."""
     scale, zero = [*node.inputs[1:], None, None][:2]
     if scale is None or facts.dtype(scale) != ir.DataType.FLOAT or not facts.is_constant(scale):
         return None
@@ -109,12 +109,16 @@ def _parameters(node: ir.Node, facts: Facts) -> tuple[Array, Array] | None:
     return (scales, zeros) if zeros.size == scales.size else None
 
 
-def _fake_channels(op: Op, builder: Builder) -> None:
+def _fake_quantize_per_channel(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     axis = list(perm).index(op.attributes["axis"])
     table = tuple(tuple(map(float, row)) for row in op.attributes["table"])
-    builder.compute(FakeQuantizeChannels(table, axis), [builder.at(given, perm)], op.output, perm)
+    builder.compute(
+        FakeQuantizePerChannel(table, axis), [builder.slot_of(given, perm)], op.output, perm
+    )
 
 
-RULES: tuple[Rule, ...] = (*rules("fake-channels", lower=_fake_channels, check=needs_floats),)
+RULES: tuple[Rule, ...] = (
+    *rules("fake-quantize-per-channel", lower=_fake_quantize_per_channel, check=check_floats),
+)
