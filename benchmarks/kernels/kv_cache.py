@@ -7,8 +7,8 @@
 A model of nothing but attention over past and new rows, whose concatenated KV caches are outputs.
 Shown are the medians of the steps that attend and copy, and of numpy's copies of as many bytes
 between arrays that are there, with the bytes that are read and written in a second. Other memory is
-written in each round, but a run that is not timed comes before the one that is: what surely comes from memory
-are caches that the processor's have no room for, such as those of ``--past 1024``.
+written in each round, but a run that is not timed comes before the one that is: what surely comes
+from memory are caches that the processor's have no room for, such as those of ``--past 1024``.
 """
 
 from __future__ import annotations

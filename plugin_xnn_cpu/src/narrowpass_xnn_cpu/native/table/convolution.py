@@ -21,8 +21,8 @@ convolution                                  XNNPACK  here
 
 On AVX-512 its micro-kernels are 7 x 16 and load 8 registers for 7 that they multiply; ours are
 8 x 48 and 6 x 64 and load 11 or 10 for 24. The same on one core of an Ice Lake server at 2.8 GHz,
-of about 167 (`benchmarks/kernels/fp32_kernels.py`; medians by processor time, on a machine with other work
-to do):
+of about 167 (`benchmarks/kernels/fp32_kernels.py`; medians by processor time, on a machine with
+other work to do):
 
 ===========================================  =======  ====
 convolution                                  XNNPACK  here
@@ -37,9 +37,9 @@ convolution                                  XNNPACK  here
 
 Kernel windows of 3 x 3 of stride 1 may be computed with fewer multiplications: see `winograd`.
 
-Depthwise convolutions have other kernels (`benchmarks/kernels/fp32_depthwise.py`), which take at most the
-time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take 0.7 to
-0.9 of the time, and are used for images of more than 14 columns unless they end with more than a
+Depthwise convolutions have other kernels (`benchmarks/kernels/fp32_depthwise.py`), which take at
+most the time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take
+0.7 to 0.9 of the time, and are used for images of more than 14 columns unless they end with more than a
 clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to
 50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for each
 channel. What runs on Neon is near the limit of the processor.
@@ -56,9 +56,9 @@ Both take the same problems, and their accumulators are exact. On processors wit
 newer, XNNPACK widens both operands in the inner loop; ours widens the input once, and a tile of it
 has twice as many rows. On those with AVX-512 and VNNI both multiply bytes by K-groups of 4, and the
 tile of ours has twice as many rows too. Billions of operations a second on one core, and how many
-times as fast as XNNPACK that is (``benchmarks/kernels/int8_kernels.py``): on a Zen 3 at 3.2 GHz, where
-pairs of int16 and their accumulation reach 163 at most, and on an Ice Lake at 2.8 GHz, where those
-of bytes reach 600.
+times as fast as XNNPACK that is (``benchmarks/kernels/int8_kernels.py``): on a Zen 3 at 3.2 GHz,
+where pairs of int16 and their accumulation reach 163 at most, and on an Ice Lake at 2.8 GHz, where
+those of bytes reach 600.
 
 ============================================  ====  =====  ====  =====
 kernel                                        Zen 3        Ice Lake

@@ -36,16 +36,16 @@ AVX-512, AVX2                          up to `BF16_ROWS` rows, and  none: inputs
 other processors                       none                         none
 =====================================  ===========================  ==========================
 
-`benchmarks/kernels/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed; with
-many, splitting pairs costs a tenth to a fifth, and float32 does without rounding the rows. Where
-their number is not known, such as in a decoder that is given a prompt and then one token at a time,
+`benchmarks/kernels/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed;
+with many, splitting pairs costs a tenth to a fifth, and float32 does without rounding the rows.
+Where their number is not known, such as in a decoder that is given a prompt and then one token at a time,
 one matrix of bfloat16 serves both: another one of float32 would be twice as large as that.
 
 Int8
 ----
 Both makers' accumulators are exact. Billions of operations a second on one core, and how many times
-as fast as XNNPACK that is (``benchmarks/kernels/int8_kernels.py``), on a Zen 3 and on an Ice Lake; see
-`convolution`:
+as fast as XNNPACK that is (``benchmarks/kernels/int8_kernels.py``), on a Zen 3 and on an Ice Lake;
+see `convolution`:
 
 ============================================  ====  =====  ====  =====
 matmul                                        Zen 3        Ice Lake
