@@ -38,8 +38,8 @@ other processors                       none                         none
 
 `benchmarks/kernels/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed;
 with many, splitting pairs costs a tenth to a fifth, and float32 does without rounding the rows.
-Where their number is not known, such as in a decoder that is given a prompt and then one token at a time,
-one matrix of bfloat16 serves both: another one of float32 would be twice as large as that.
+Where their number is not known, such as in a decoder that is given a prompt and then one token at a
+time, one matrix of bfloat16 serves both: another one of float32 would be twice as large as that.
 
 Int8
 ----
