@@ -13,8 +13,8 @@ from xnn_kit import check, close, compile_model
 from narrowpass.errors import BackendError
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import attention_params
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Tape
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.tape import Tape
 
 pytestmark = pytest.mark.once
 

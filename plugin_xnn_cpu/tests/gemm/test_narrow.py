@@ -12,7 +12,7 @@ from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import cpu, target
-from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
+from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason
 from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
 
 RNG = np.random.default_rng(9)
@@ -181,7 +181,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
     if name == "float16":
         fast = rows <= 8 and size[0] * size[1] >= 1 << 19 and has_half_gemm()
         assert kernel.endswith(f" in {'float16' if fast else 'float32'}")
-    elif not bf16_passed_over(rows, target.current()):
+    elif not bf16_reject_reason(rows, target.current()):
         assert kernel == "fully connected in bfloat16"
     else:
         # In float32 only where the processor cannot multiply bfloat16.
@@ -193,7 +193,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
     # Rows and matrix are exact in their type: accumulators and results are rounded.
     unit = 2.0**-11 if name == "float16" else 2.0**-8
     allowed = 4 * unit * (1 + np.abs(exact))
-    if kernel.endswith(" in float16") and not cpu.sums_halves_in_float32():
+    if kernel.endswith(" in float16") and not cpu.accumulates_float16_in_float32():
         # Each accumulator is rounded to float16.
         sizes = np.abs(x).astype(np.float64) @ np.abs(weights["w"]).astype(np.float64)
         allowed += size[0] * unit * sizes

@@ -142,7 +142,7 @@ def test_the_classifier_asks_for_whole_patterns():
     assert colors == {"within": None, "alone": (Color.RED, "xnn-cpu")}
 
 
-FEW = "few rows" if target.current().reads_tables else "xnn fully connected"
+FEW = "few rows" if target.current().reads_unpacked else "xnn fully connected"
 
 
 def half_matmul(rows, accumulate=None):
@@ -163,8 +163,8 @@ def half_matmul(rows, accumulate=None):
     [
         (None, "in float16"),
         ("float32", "in float16"),
-        ("float16", "in float16, sums in float32 and not float16"),
-        ("float64", "in float16, sums in float32 and not float64"),
+        ("float16", "in float16, accumulators in float32 and not float16"),
+        ("float64", "in float16, accumulators in float32 and not float64"),
     ],
 )
 def test_explain_reports_another_accumulation_than_requested(flags, requested, reported):
@@ -181,10 +181,10 @@ def test_float32_accumulation_is_kept_where_float16_kernels_have_none(flags, req
     """On such processors XNNPACK accumulates float16 in float16."""
     flags("fphp")
     (plan,) = compile_model(half_matmul(4, requested)).explain()
-    kernel = FEW if reported == "float16" or target.current().reads_tables else fully_connected()
+    kernel = FEW if reported == "float16" or target.current().reads_unpacked else fully_connected()
     if not has_half_gemm():
         kernel, reported = fully_connected(), "float32"
-        reported += ", sums in float32 and not float16" if requested == "float16" else ""
+        reported += ", accumulators in float32 and not float16" if requested == "float16" else ""
     assert plan.kernel == f"{kernel} in {reported}"
 
 

@@ -13,7 +13,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.meter import NativeMeter
+from narrowpass_xnn_cpu.native.runtime.meter import NativeMeter
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement
 

@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Image
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -193,7 +193,7 @@ class Conv2d(WithEpilogue):
     weight: Weight
     bias: Weight | None
     window: Window
-    movement: Movement
+    movement: ConvAttributes
     outputs: int
     algorithm: str = "direct"
     image: Image | None = None

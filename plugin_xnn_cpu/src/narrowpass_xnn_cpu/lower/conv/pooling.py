@@ -19,7 +19,11 @@ from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.problems.bounds import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.problems.bounds import (
+    check_kernel_size,
+    checked_pixels,
+    checked_shape,
+)
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
 
@@ -79,7 +83,7 @@ class Pool(Computation):
         checked_pixels(
             (*window.size, *window.strides, *window.dilations), 1, "window, stride or dilation"
         )
-        check_window(image, window.size, pads, window.dilations)
+        check_kernel_size(image, window.size, pads, window.dilations)
         reaches = [
             (size - 1) * step + 1 for size, step in zip(window.size, window.dilations, strict=True)
         ]

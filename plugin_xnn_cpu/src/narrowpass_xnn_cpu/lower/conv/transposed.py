@@ -26,7 +26,7 @@ from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Image
 
 
 def is_matmul(window: Window, groups: int) -> bool:
@@ -91,7 +91,7 @@ def lower_interleaved(
         weight=interleaved,
         bias=bias,
         window=Window(taps, around, (1, 1), (1, 1), window.only_for),
-        movement=Movement(around),
+        movement=ConvAttributes(around),
         outputs=shape[0],
         winograd=False,
     )
@@ -200,7 +200,7 @@ def lower_convolution(
         weight=kernel.then("turned", _turned),
         bias=bias,
         window=moved,
-        movement=Movement(pads, window.strides, window.dilations),
+        movement=ConvAttributes(pads, window.strides, window.dilations),
         outputs=kernel.shape[0],
         image=image,
         winograd=builder.winograd,

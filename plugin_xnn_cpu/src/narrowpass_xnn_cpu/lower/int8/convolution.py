@@ -20,11 +20,11 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
+    AddS8,
     Quantization,
     Requantized,
-    SumS8,
     UnfitError,
 )
 from narrowpass_xnn_cpu.native.table import create_convolution, select
@@ -81,12 +81,12 @@ class Conv2dInt8(Computation):
     weight: Quantized
     bias: Weight | None
     window: Window
-    movement: Movement
+    movement: ConvAttributes
     requantized: Requantized
     outputs: int
     algorithm: str = "direct"
     adjustments: tuple[int, ...] = ()
-    added: SumS8 | None = None
+    added: AddS8 | None = None
     in_offset: bool = False
     out_offset: bool = False
     other_offset: bool = False
@@ -169,8 +169,8 @@ def _conv(op: Op, builder: Builder) -> None:
         kernel = stored(image.transpose(0, 2, 3, 1))
     change = requantized(op)
     terms = per_group * math.prod(window.size)
-    bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    movement = Movement(window.pads, window.strides, window.dilations, groups)
+    bias = _bias(op, facts, kernel, terms, change.input, change.output)
+    movement = ConvAttributes(window.pads, window.strides, window.dilations, groups)
     algorithm = "depthwise" if depthwise else "direct"
     convolution = Conv2dInt8(kernel, bias, window, movement, change, outputs, algorithm)
     perm = CHANNELS_LAST[len(weight.shape)]
@@ -190,8 +190,8 @@ def _deconv(op: Op, builder: Builder) -> None:
     kernel = stored(moved.reshape(outputs, *window.size, inputs // groups))
     change = requantized(op)
     terms = (inputs // groups) * math.prod(window.size)
-    bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    movement = Movement(window.pads, window.strides, window.dilations, groups)
+    bias = _bias(op, facts, kernel, terms, change.input, change.output)
+    movement = ConvAttributes(window.pads, window.strides, window.dilations, groups)
     rank = len(weight.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
     adjustments = (0, *extra) if len(extra) == 1 else tuple(extra)

@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native.problems.quantization import LOW, Quantization, SumS8, UnfitError
+from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
 from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce, check_mean_scales
@@ -110,7 +110,7 @@ def _binary(op: Op, builder: Builder) -> None:
     perm = common_layout(builder, [first, second], max(map(builder.rank, (first, second))))
     slots = operand(builder, first, perm), operand(builder, second, perm)
     limits = byte_limits(op.limits, made)
-    if function == "add" and _joins(op, builder, slots, perm, SumS8.of(one, other, made, limits)):
+    if function == "add" and _joins(op, builder, slots, perm, AddS8.of(one, other, made, limits)):
         return
     if limits == (-128, 127):
         builder.compute(binary, slots, op.output, perm)
@@ -119,7 +119,7 @@ def _binary(op: Op, builder: Builder) -> None:
     builder.compute(Lookup(clamping(*limits)), [slot], op.output, perm)
 
 
-def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: SumS8) -> bool:
+def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: AddS8) -> bool:
     """Let a convolution whose result only this sum reads add the other operand, if it can.
 
     What is computed is the same, in one pass over memory less.
@@ -136,7 +136,7 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
         if not isinstance(convolution, Conv2dInt8) or builder.layout(value) != perm:
             continue
         if before is not None and convolution.can_add:
-            turned = added if index == 0 else added.turned()
+            turned = added if index == 0 else added.swapped()
             fused = dataclasses.replace(convolution, added=turned)
             operands = before.operands[0], slots[1 - index]
             builder.replace([before], fused, operands, op.output, perm)

@@ -24,9 +24,13 @@ from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import (
+    ConvAttributes,
+    Convolution,
+    DynamicScales,
+)
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.native.problems.quantization import MOST_TERMS
+from narrowpass_xnn_cpu.native.problems.quantization import MAX_TERMS_WITH_ZERO_POINTS
 from narrowpass_xnn_cpu.native.table import (
     AnyConvolution,
     AnyMatmul,
@@ -135,7 +139,7 @@ class MatMulInteger(Computation):
     @functools.cached_property
     def problem(self) -> Matmul:
         """What is to be computed, as the kernel table takes it."""
-        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
+        dynamic = DynamicScales(raw=self.raw, zero_point=self.zero_point)
         return Matmul(self.weight, self.bias, dynamic)
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
@@ -178,14 +182,14 @@ class ConvolutionInteger(Computation):
     weight: Quantized
     bias: Weight | None
     window: Window
-    movement: Movement
+    movement: ConvAttributes
     raw: bool
     zero_point: int
 
     @functools.cached_property
     def problem(self) -> Convolution:
         """What is to be computed, as the kernel table takes it."""
-        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
+        dynamic = DynamicScales(raw=self.raw, zero_point=self.zero_point)
         return Convolution(self.weight, self.bias, self.movement, dynamic)
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
@@ -231,7 +235,7 @@ def check(op: Op, facts: Facts) -> str | None:
             return f"its window has {(rank or 2) - 2} dimensions; the kernel is for one or two"
         count = dims[0]
         terms = math.prod(size for size in dims[1:] if isinstance(size, int))
-    if isinstance(terms, int) and terms > MOST_TERMS:
+    if isinstance(terms, int) and terms > MAX_TERMS_WITH_ZERO_POINTS:
         return f"sums over {terms} terms may not fit 32 bits"
     zero = op.input(3)
     if zero is not None and not facts.is_constant(zero):
@@ -368,7 +372,7 @@ def _convolution(op: Op, builder: Builder) -> None:
     image = weight.integers.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1)
     kernel = Quantized(image, weight.scale, weight.zero, 0)
     slots, zero = _given(op, builder)
-    movement = Movement(window.pads, window.strides, window.dilations, op.get("group", 1))
+    movement = ConvAttributes(window.pads, window.strides, window.dilations, op.get("group", 1))
     bias = _bias(op, facts, outputs)
     convolution = ConvolutionInteger(kernel, bias, window, movement, op.kind == "ConvInteger", zero)
     perm = CHANNELS_LAST[len(shape)]

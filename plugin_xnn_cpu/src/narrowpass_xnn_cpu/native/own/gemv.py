@@ -1,7 +1,7 @@
-"""Skinny GEMMs: a few rows times a large matrix, where reading the matrix takes all the time.
+"""GEMV and skinny GEMM of up to 4 rows, which are bound by the bandwidth of reading the matrix.
 
-XNNPACK's kernels for one row read a matrix in one stream of memory, and one core reads eight to
-twelve of them in two thirds of the time.
+XNNPACK's kernels for one row read the matrix in one stream. One core needs two thirds of that time
+where it reads eight to twelve streams at once, as the kernels here do.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.panels import Layout, PanelMatmul, Panels
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
-MOST_ROWS = 4
-"""NP_GEMV_MAX_ROWS. With more rows, the arithmetic takes longer than reading the matrix."""
+MAX_ROWS = 4
+"""NP_GEMV_MAX_ROWS. With more rows, arithmetic takes longer than reading the matrix."""
 _PARTS = 4
-"""For each thread, at most: one that is late leaves some of them to others."""
+"""Parts for each thread, at most: others take over those of a slow one."""
 _LEAST_PANELS = 8
-"""Of a part, if there are more parts than threads: streams enough for threads that share memory."""
+"""Panels of a part, if there are more parts than threads: streams enough for each of them."""
 
 
-def divided(panels: int, threads: int) -> tuple[int, int]:
-    """Divide the panels of a matrix; return those of a part, and parts.
+def divide_panels(panels: int, threads: int) -> tuple[int, int]:
+    """Divide the panels of a matrix into equally many parts for each thread.
 
-    All threads have as many parts, and no more of them than leave streams enough in each.
+    Returns:
+        The panels of a part, and the number of parts.
     """
     many = max(1, min(_PARTS, panels // (threads * _LEAST_PANELS))) if threads > 1 else 1
     each = -(-panels // (many * threads))
@@ -39,16 +40,16 @@ def divided(panels: int, threads: int) -> tuple[int, int]:
 
 
 def reads_floats(width: int) -> bool:
-    """Return whether the kernel for this processor reads panels of float32 of this width."""
+    """Return whether the GEMV kernel of this processor reads float32 panels of this width."""
     return bool(extension().lib.np_gemv_reads_width(width))
 
 
-class FewRows(PanelMatmul):
-    """Up to `MOST_ROWS` rows of float32 times a matrix that another operator has packed.
+class Gemv(PanelMatmul):
+    """Up to `MAX_ROWS` rows of float32 times a matrix in panels, or as the model stores it.
 
     Args:
         panels: the matrix.
-        epilogue: unless `reshape` is given another one.
+        epilogue: the fused epilogue, unless `reshape` gets another one.
     """
 
     call = "NP_GEMV"
@@ -57,16 +58,16 @@ class FewRows(PanelMatmul):
         super().__init__(panels)
         self._epilogue = epilogue
 
-    def for_rows(self, rows: int, epilogue: Epilogue) -> FewRows:
-        """Return this operator: it is for few rows only."""
+    def for_rows(self, rows: int, epilogue: Epilogue) -> Gemv:
+        """Return this operator: it has no other one for more rows."""
         return self
 
     def reshape(self, rows: int, pool: ThreadPool, *, epilogue: Epilogue | None = None) -> Any:
         """Reshape for `rows` rows; return the parameters."""
-        if rows > MOST_ROWS:
-            raise BackendError(f"{rows} rows are not few: {MOST_ROWS} at most")
+        if rows > MAX_ROWS:
+            raise BackendError(f"{rows} rows are not few: {MAX_ROWS} at most")
         common, layout = self._common(rows), self._panels.layout
-        each, parts = divided(-(-self.outputs // layout.width), pool.threads)
+        each, parts = divide_panels(-(-self.outputs // layout.width), pool.threads)
         fields = {
             **common,
             "parts": parts,
@@ -79,21 +80,21 @@ class FewRows(PanelMatmul):
 
 
 @dataclass(frozen=True)
-class TableKernel:
-    """The kernel for few rows and a matrix that is read where the model stores it."""
+class UnpackedKernel:
+    """GEMV of a matrix that is read where the model stores it, such as a tied embedding."""
 
-    name: str = "few rows of a matrix as it is stored"
-    call: str = FewRows.call
+    name: str = "GEMV of an unpacked matrix"
+    call: str = Gemv.call
 
-    def create(self, problem: Matmul, session: Session | None = None) -> FewRows:
-        """Return the operator for a matrix float32 [O, C]; nothing is packed."""
+    def create(self, problem: Matmul, session: Session | None = None) -> Gemv:
+        """Return the operator of a float32 matrix [O, C], which is not packed."""
         if not isinstance(problem.matrix, Weight):
-            raise BackendError(f"a matmul of {problem.dtypes} reads no matrix as it is stored")
+            raise BackendError(f"a GEMV of {problem.dtypes} cannot read an unpacked matrix")
         array = problem.matrix.view()
         outputs, channels = checked_shape(array.shape, 2)
         layout = Layout("NP_TABLE_F32", 1, 4, 0)
         block = Block(extension().ffi.from_buffer(array), array.nbytes)
-        return FewRows(Panels(block, array, layout, channels, outputs), problem.epilogue)
+        return Gemv(Panels(block, array, layout, channels, outputs), problem.epilogue)
 
 
-TABLE = TableKernel()
+UNPACKED = UnpackedKernel()
