@@ -64,7 +64,7 @@ def _matmul_seconds_saved(rows: int, size: int, dtypes: OpDtypes) -> float:
         return wide - narrow
     accumulates = dtypes.accumulate != "float32" or target.current().float16_accumulates_in_float32
     few = rows <= HALF_ROWS and size >= HALF_SIZE
-    if dtypes.output == "float16" and few and accumulates and target.current().has_half_gemm:
+    if dtypes.output == "float16" and few and accumulates and target.current().has_float16_gemm:
         return size * 2 / _BYTES_PER_SECOND
     return 0.0
 

@@ -18,7 +18,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 pytestmark = pytest.mark.once
 
@@ -47,7 +47,7 @@ def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, 
             )
             return operator.gemv(epilogue), matrix, bias.astype(np.float64)
         if kind == "float16":
-            if not has_half_gemm():
+            if not has_float16_gemm():
                 return None, None, None
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
             operator = xnn_matmul.create(Matmul(Weight.of(matrix), Weight.of(bias)), session)

@@ -13,7 +13,7 @@ from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import cpu, target
 from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 RNG = np.random.default_rng(9)
 NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -179,7 +179,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
     program = compile_model(model)
     kernel = kernel_of_matmul(program)
     if name == "float16":
-        fast = rows <= 8 and size[0] * size[1] >= 1 << 19 and has_half_gemm()
+        fast = rows <= 8 and size[0] * size[1] >= 1 << 19 and has_float16_gemm()
         assert kernel.endswith(f" in {'float16' if fast else 'float32'}")
     elif not bf16_reject_reason(rows, target.current()):
         assert kernel == "fully connected in bfloat16"
@@ -203,7 +203,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
 def test_a_float16_matmul_of_changing_rows():
     model = matmul("float16", "rows", 1024, 513)
     program = compile_model(model)
-    expected = "in float16 up to 8 rows, else float32" if has_half_gemm() else "in float32"
+    expected = "in float16 up to 8 rows, else float32" if has_float16_gemm() else "in float32"
     assert kernel_of_matmul(program).endswith(expected)
     for rows in (1, 20, 8, 1, 9, 0):
         feeds = {"x": RNG.standard_normal((rows, 1024)).astype(np.float16)}

@@ -26,7 +26,7 @@ def typed_binary(
     sizes: Sequence[int], strides: Sequence[Sequence[int]], name: str, dtype: str
 ) -> Any:
     """Return the parameters of ``NP_TYPED_BINARY``; operands broadcast by strides of 0."""
-    sizes, strides = kernels.merged(sizes, strides)
+    sizes, strides = kernels.collapse_axes(sizes, strides)
     if any(steps[-1] not in (0, 1) for steps in strides):
         raise BackendError(f"operands of {name!r} are not dense along their last axis")
     params = calls.parameters("NP_TYPED_BINARY")
@@ -64,7 +64,7 @@ def typed_reduction(shape: Sequence[int], axes: Sequence[int], name: str, dtype:
     return params
 
 
-def rows(count: int, columns: int, name: str) -> Any:
+def row_function(count: int, columns: int, name: str) -> Any:
     """Return the parameters of ``NP_ROWS``, for one of ``NP_ROWS_*``; rows are not empty."""
     fields = count, columns, calls.constant("NP_ROWS", name)
     return calls.parameters("NP_ROWS", fields)

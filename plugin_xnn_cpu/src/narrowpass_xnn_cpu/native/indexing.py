@@ -23,7 +23,7 @@ TYPES = ("float32", "float64", "int32", "int64")
 """Types that Scatter reduces and TopK orders: those that ``csrc/movement`` has code for."""
 
 
-def along_axis(
+def gather_elements(
     data: Shape,
     indices: Shape,
     axis: int,
@@ -57,7 +57,7 @@ def along_axis(
     return params
 
 
-def at_tuples(
+def gather_nd(
     data: Shape,
     indices: Shape,
     batched: int,

@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.weights_cache import pointer
 
 
-def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
+def quantize16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
     """Return the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
 
     Args:
@@ -28,7 +28,7 @@ def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
     return calls.parameters("NP_QUANTIZE16", fields)
 
 
-def fake_channels(count: int, inner: int, table: Array) -> Any:
+def fake_quantize_channels(count: int, inner: int, table: Array) -> Any:
     """Return the parameters of ``NP_FAKE_QUANTIZE_CHANNELS``: per-channel quantize and dequantize.
 
     Args:

@@ -42,7 +42,7 @@ def copy(
     out_offset: int = 0,
 ) -> Any:
     """Return the parameters of ``NP_COPY``; strides and offsets in elements."""
-    sizes, (in_strides, out_strides) = merged(sizes, (in_strides, out_strides))
+    sizes, (in_strides, out_strides) = collapse_axes(sizes, (in_strides, out_strides))
     params = calls.parameters("NP_COPY")
     set_dims(params.sizes, sizes)
     set_dims(params.in_strides, in_strides)
@@ -55,7 +55,7 @@ def copy(
 
 def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: int) -> Any:
     """Return the parameters of ``NP_WHERE``: strides of the condition and of both choices."""
-    sizes, strides = merged(sizes, strides)
+    sizes, strides = collapse_axes(sizes, strides)
     params = calls.parameters("NP_WHERE")
     set_dims(params.sizes, sizes)
     for index in range(3):
@@ -118,7 +118,7 @@ def layer_norm(
         sum_offset: offset of the sum of both inputs after the result, in elements; 0 where it is
             not stored.
     """
-    sizes, strides = merged(sizes, strides)
+    sizes, strides = collapse_axes(sizes, strides)
     if len(sizes) > 3:
         raise BackendError(
             f"a fused Add before LayerNormalization has 3 axes of rows at most, not {len(sizes)}"
@@ -148,7 +148,7 @@ def convert(count: int, source: str, target: str) -> Any:
     return calls.parameters("NP_CONVERT", fields)
 
 
-def rounding(count: int, target: str) -> Any:
+def round_to(count: int, target: str) -> Any:
     """Return the parameters of ``NP_CONVERT`` that round float32 to `target`, stored as float32."""
     conversion = calls.constant("NP_CONVERT_ROUND_TO", _FLOATS[target])
     return calls.parameters("NP_CONVERT", (count, conversion))
@@ -183,7 +183,7 @@ _PART = 1 << 14
 """Elements that a task of a reduction reads."""
 
 
-def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
+def min_max(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
     """Return the parameters of ``NP_MIN_MAX``, over axes of a dense, non-empty array."""
     params = calls.parameters("NP_MIN_MAX")
     set_reduction(params, shape, axes)
@@ -232,7 +232,7 @@ def dequantize(count: int, scale: float, zero_point: int) -> Any:
     return calls.parameters("NP_DEQUANTIZE", (count, scale, zero_point))
 
 
-def table(count: int, entries: bytes) -> Any:
+def lookup_table(count: int, entries: bytes) -> Any:
     """Return the parameters of ``NP_TABLE``, a lookup table: entry i is the result for byte i."""
     if len(entries) != 256:
         raise BackendError(f"a lookup table has 256 entries, not {len(entries)}")
@@ -276,7 +276,7 @@ def softmax_pairs(count: int) -> Any:
     return calls.parameters("NP_SOFTMAX_PAIRS", (count,))
 
 
-def interleave(images: int, channels: int, pixels: int, element_size: int) -> Any:
+def nchw_to_nhwc(images: int, channels: int, pixels: int, element_size: int) -> Any:
     """Return the parameters of ``NP_NCHW_TO_NHWC``."""
     if element_size not in (1, 4):
         raise BackendError(f"elements of {element_size} bytes are not interleaved")
@@ -299,7 +299,7 @@ def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> list[int]:
     return [0 if size == 1 else stride for size, stride in zip(padded, strides, strict=True)]
 
 
-def merged(
+def collapse_axes(
     sizes: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
     """Collapse adjacent axes that are contiguous in all operands, and drop those of size 1."""

@@ -44,7 +44,7 @@ def _load() -> Any:
             "NARROWPASS_XNNPACK"
         )
     with _LOADING:
-        extension = _import_bound_to_itself(other, level)
+        extension = _import_extension(other, level)
     ffi, lib = extension.ffi, extension.lib
     size = lib.xnn_experimental_get_build_identifier_size()
     found = bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
@@ -66,7 +66,7 @@ def _load() -> Any:
     return extension
 
 
-def _import_bound_to_itself(other: str | None, level: str) -> Any:
+def _import_extension(other: str | None, level: str) -> Any:
     """Import the extension so that its symbols come from its own libraries.
 
     PyTorch exports functions of pthreadpool and cpuinfo too, of other versions.

@@ -21,11 +21,11 @@ class Operator(Uncopied):
         handle: XNNPACK's handle; NULL for a kernel of ours.
         workspace: bytes of scratch memory that a run needs; set by `reshape`.
         params: C parameters of a kernel of ours, set by `reshape`; None for XNNPACK's.
-        maker: prefix of the kernel's name in plans: ``"xnn "``, or empty for ours.
+        prefix: prefix of the kernel's name in plans: ``"xnn "``, or empty for ours.
     """
 
     call: str
-    maker = ""
+    prefix = ""
 
     _instead = "programs that are compiled again share it"
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from narrowpass_xnn_cpu.native import cpu, isa, kernels
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Target:
         int8_is_own: whether our int8 kernels are faster than XNNPACK's.
         int8_group: the K-group of our int8 panels: 4 bytes for VNNI, otherwise 2 of int16.
         bf16_level: the instruction sets of our bfloat16 kernels.
-        has_half_gemm: whether XNNPACK has a float16 GEMM.
+        has_float16_gemm: whether XNNPACK has a float16 GEMM.
         float16_accumulates_in_float32: whether that GEMM accumulates in float32.
         reads_unpacked: whether there is a GEMV that reads a matrix as the model stores it.
     """
@@ -37,7 +37,7 @@ class Target:
     int8_is_own: bool
     int8_group: int
     bf16_level: str
-    has_half_gemm: bool
+    has_float16_gemm: bool
     float16_accumulates_in_float32: bool
     reads_unpacked: bool
 
@@ -62,7 +62,7 @@ class Target:
             level in ("avx2", "avx512vnni", "avx512bf16"),
             4 if rank(ours) >= rank("avx512vnni") else 2,
             "avx512" if bf16 == "avx512vnni" else bf16,
-            has_half_gemm=lanes > 0,
+            has_float16_gemm=lanes > 0,
             float16_accumulates_in_float32=True,
             reads_unpacked=lanes > 0,
         )
@@ -120,7 +120,7 @@ def _detected(level: str, code: str, *, wide: bool) -> Target:
     lib = extension().lib
     return dataclasses.replace(
         Target.named(level, code),
-        has_half_gemm=has_half_gemm(),
+        has_float16_gemm=has_float16_gemm(),
         float16_accumulates_in_float32=wide,
         reads_unpacked=bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32)),
     )

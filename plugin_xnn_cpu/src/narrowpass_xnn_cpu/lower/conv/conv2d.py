@@ -236,7 +236,7 @@ class Conv2d(WithEpilogue):
         """See `Computation.kernel_name`."""
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = "convolution" if self._is_bf16 else names.get(self.algorithm) or packed.name
-        return f"{packed.maker}{name}"
+        return f"{packed.prefix}{name}"
 
     def precision(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.precision`."""

@@ -127,7 +127,7 @@ class Conv2dInt8(Computation):
         """See `Computation.kernel_name`."""
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = names.get(self.algorithm, "convolution")
-        return f"{packed.maker}{name} int8{'' if self.added is None else ' and add'}"
+        return f"{packed.prefix}{name} int8{'' if self.added is None else ' and add'}"
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""

@@ -94,7 +94,7 @@ class Convert16(Computation):
         if not elements(shape):
             return Run(shape)
         found = self.sixteen
-        params = int16_kernels.int16(
+        params = int16_kernels.quantize16(
             elements(shape), found.scale, found.zero_point, is_signed=found.is_signed
         )
         return Run(shape, _CONVERSIONS[_floats(step.op)][1], params=params)

@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, UNPACKED
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.table import select
-from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason, quantizes_rows_before
+from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason, quantizes_rows_once
 from narrowpass_xnn_cpu.native.target import Target
 
 HALF_ROWS = 8
@@ -135,7 +135,7 @@ def _int8(
 def _half(half: Matmul, wide: Matmul, target: Target, accumulate: str) -> Choice:
     """Return the choice for a matrix that is stored as float16."""
     inputs, outputs = half.sizes
-    pays = inputs * outputs >= HALF_SIZE and target.has_half_gemm
+    pays = inputs * outputs >= HALF_SIZE and target.has_float16_gemm
     if not pays or (accumulate == "float32" and not target.float16_accumulates_in_float32):
         return Choice(wide, "float32")
     if half.rows is None:
@@ -149,7 +149,7 @@ def _stored_half(kernel: Weight, target: Target, precision: str) -> Iterator[Cho
     The kernel for few rows alone multiplies it with rows of float32, in float32.
     """
     narrow = kernel.narrow
-    if narrow is None or narrow.dtype != np.float16 or not target.has_half_gemm:
+    if narrow is None or narrow.dtype != np.float16 or not target.has_float16_gemm:
         return
     transposed = narrow.moved is None
     source = narrow if transposed else narrow.transpose(1, 0)
@@ -187,7 +187,7 @@ def takes_quantized_rows(kernel: Weight, activations: str, target: Target) -> bo
     matrix = kernel.quantized
     if activations != "dynamic" or matrix is None or _blocks(kernel) is not None:
         return False
-    return quantizes_rows_before(matrix, kernel.shape[1], target)
+    return quantizes_rows_once(matrix, kernel.shape[1], target)
 
 
 def is_gemm(choice: Choice, target: Target) -> bool:

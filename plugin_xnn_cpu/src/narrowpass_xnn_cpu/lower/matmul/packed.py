@@ -71,7 +71,7 @@ class PackedConstantMatMul:
             found = self.operator(self._rows)
         elif self._rows is None:
             found = self._operator.for_rows(MIN_ROWS, self._epilogue)
-        return "few rows" if isinstance(found, Gemv) else f"{found.maker}fully connected"
+        return "few rows" if isinstance(found, Gemv) else f"{found.prefix}fully connected"
 
     def _by_rows(self, rows: int) -> AnyMatmul:
         if self._few_rows is None or rows > HALF_ROWS:

@@ -7,7 +7,7 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
-from narrowpass_xnn_cpu.native.own.gemv import reads_floats
+from narrowpass_xnn_cpu.native.own.gemv import reads_panel_width
 from narrowpass_xnn_cpu.native.own.packed import (
     ConvolutionKernel,
     MatmulKernel,
@@ -82,7 +82,7 @@ def _panels_of(problem: Matmul, packing: Packing) -> Layout | None:
     outputs, lanes = problem.sizes[1], packing.form
     vectors, count = -(-outputs // lanes), panels(lanes, outputs)
     width = vectors // count * lanes
-    if vectors % count or not reads_floats(width):
+    if vectors % count or not reads_panel_width(width):
         return None
     return Layout("NP_PANELS_F32", width, 4, 4)
 

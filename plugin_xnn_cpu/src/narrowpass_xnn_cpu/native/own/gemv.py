@@ -39,7 +39,7 @@ def divide_panels(panels: int, threads: int) -> tuple[int, int]:
     return each, -(-panels // each)
 
 
-def reads_floats(width: int) -> bool:
+def reads_panel_width(width: int) -> bool:
     """Return whether the GEMV kernel of this processor reads float32 panels of this width."""
     return bool(extension().lib.np_gemv_reads_width(width))
 

@@ -119,7 +119,7 @@ def bf16_reject_reason(rows: int | None, target: Target) -> str:
     return "" if rows is None or rows <= BF16_ROWS else f"more than {BF16_ROWS} rows"
 
 
-def quantizes_rows_before(matrix: Quantized, outputs: int, target: Target) -> bool:
+def quantizes_rows_once(matrix: Quantized, outputs: int, target: Target) -> bool:
     """Return whether a step of its own quantizes rows, once for all matmuls that read them."""
     return target.int8_is_own or zero_points(matrix, outputs) is not None
 
@@ -144,7 +144,7 @@ def _int8(problem: Matmul, target: Target) -> str:
     matrix, outputs = problem.matrix, problem.sizes[1]
     if target.int8_is_own:
         return ""
-    if isinstance(matrix, Quantized) and quantizes_rows_before(matrix, outputs, target):
+    if isinstance(matrix, Quantized) and quantizes_rows_once(matrix, outputs, target):
         return ""
     return f"it is not known to be faster on {target.level}"
 

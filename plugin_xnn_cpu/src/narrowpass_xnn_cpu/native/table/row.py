@@ -75,7 +75,7 @@ class Row(Generic[P, O_co]):
         return self.kernel.create(problem, session)
 
     @property
-    def maker(self) -> str:
+    def provider(self) -> str:
         """``xnnpack`` or ``own``, as the folder of the kernel is called."""
         return "xnnpack" if type(self.kernel).__name__.startswith("Xnn") else "own"
 
@@ -85,7 +85,7 @@ class Row(Generic[P, O_co]):
         return Selection(str(self), self.packing, self.reason)
 
     def __str__(self) -> str:
-        return f"{self.maker} {self.kernel.name} ({self.kernel.call})"
+        return f"{self.provider} {self.kernel.name} ({self.kernel.call})"
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 from narrowpass_xnn_cpu.native.xnnpack.row_quantizer import RowQuantizer
 
 
@@ -336,7 +336,7 @@ def has_unsigned_rows() -> bool:
 
 def reads_panels(dtype: str, outputs: int) -> bool:
     """Return whether the GEMV kernel reads the matrices of this type that XNNPACK packs."""
-    return (dtype != "float16" or has_half_gemm()) and _layout(dtype, outputs) is not None
+    return (dtype != "float16" or has_float16_gemm()) and _layout(dtype, outputs) is not None
 
 
 @functools.cache

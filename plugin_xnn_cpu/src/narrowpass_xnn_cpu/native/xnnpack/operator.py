@@ -25,7 +25,7 @@ class XnnOperator(Operator):
         block: its packed weights, where they are in a session of the weights cache.
     """
 
-    maker = "xnn "
+    prefix = "xnn "
     kind: str
 
     def __init__(self) -> None:

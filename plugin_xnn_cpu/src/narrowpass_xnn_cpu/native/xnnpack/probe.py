@@ -9,7 +9,7 @@ from narrowpass_xnn_cpu.native.library import extension
 
 
 @functools.cache
-def has_half_gemm() -> bool:
+def has_float16_gemm() -> bool:
     """Return whether XNNPACK has a GEMM of float16 here: on x86-64 it needs AVX2 and F16C."""
     ffi, lib = extension().ffi, extension().lib
     handle = ffi.new("xnn_operator_t *")
