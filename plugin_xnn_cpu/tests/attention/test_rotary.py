@@ -74,7 +74,7 @@ def test_kernel_against_numpy(sizes, half, rest, interleaved, halved, in_place, 
 
 @pytest.mark.parametrize("rotated", [3, -2, 18])
 def test_operands_that_are_no_pairs_are_refused(rotated):
-    with pytest.raises(BackendError, match="no pairs"):
+    with pytest.raises(BackendError, match="rotated in pairs"):
         attention_params.rotary(
             sizes=(1, 1, 1),
             depth=16,
