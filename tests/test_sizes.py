@@ -16,7 +16,6 @@ MOST_FILES = 20
 
 WIDER_FOLDERS = {
     "benchmarks": 44,  # one script for each comparison, run by its path
-    "plugin_xnn_cpu/src/narrowpass_xnn_cpu/native": 21,  # to be split: tape and threads
 }
 """The number of files that a folder above `MOST_FILES` may have; it shrinks only."""
 

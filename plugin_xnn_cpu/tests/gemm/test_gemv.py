@@ -13,12 +13,12 @@ from xnn_kit import compile_model
 
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import kernels, target
-from narrowpass_xnn_cpu.native.own import few_rows, fp32, panels
+from narrowpass_xnn_cpu.native.own import fp32, gemv, panels
 from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 pytestmark = pytest.mark.once
 
@@ -38,21 +38,21 @@ def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, 
     bias = rng.standard_normal(outputs).astype(np.float32)
     if kind == "table":
         matrix = rng.standard_normal((outputs, channels)).astype(np.float32)
-        return few_rows.TABLE.create(Matmul(Weight.of(matrix), None, epilogue)), matrix, 0.0 * bias
+        return gemv.UNPACKED.create(Matmul(Weight.of(matrix), None, epilogue)), matrix, 0.0 * bias
     with WeightsCache().begin() as session:
         if kind == "float32":
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
             operator = fp32.MATMUL.create(
                 Matmul(Weight.of(matrix), Weight.of(bias), epilogue), session
             )
-            return operator.for_few_rows(epilogue), matrix, bias.astype(np.float64)
+            return operator.gemv(epilogue), matrix, bias.astype(np.float64)
         if kind == "float16":
-            if not has_half_gemm():
+            if not has_float16_gemm():
                 return None, None, None
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
             operator = xnn_matmul.create(Matmul(Weight.of(matrix), Weight.of(bias)), session)
             bias = bias.astype(kind)  # as XNNPACK packs it
-            few = operator.for_few_rows(epilogue)
+            few = operator.gemv(epilogue)
             return few, matrix.astype(np.float64), bias.astype(np.float64)
         integers = rng.integers(-127, 128, (outputs, channels), np.int8)
         scale = (rng.random(outputs) + 0.5).astype(np.float32)
@@ -67,7 +67,7 @@ def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, 
             ),
             session,
         )
-        few = operator.for_few_rows(epilogue)
+        few = operator.gemv(epilogue)
         matrix = integers * scale[:, None].astype(np.float64)
         return (few and operator) if rows_too else few, matrix, bias.astype(np.float64)
 
@@ -88,7 +88,7 @@ def bound(kind: str, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 @given(
     outputs=st.one_of(st.integers(1, 200), st.sampled_from([256, 544, 1024, 1056])),
     channels=st.one_of(st.integers(1, 70), st.sampled_from([128, 511])),
-    rows=st.integers(1, few_rows.MOST_ROWS),
+    rows=st.integers(1, gemv.MAX_ROWS),
     threads=st.integers(1, 3),
     seed=st.integers(0, 1 << 20),
     clamped=st.booleans(),
@@ -115,7 +115,7 @@ def test_gemv(target, kind, outputs, channels, rows, threads, seed, clamped):
 @given(
     outputs=st.one_of(st.integers(1, 70), st.sampled_from([192, 256, 1024, 1040])),
     channels=st.integers(1, 40),
-    rows=st.integers(1, few_rows.MOST_ROWS),
+    rows=st.integers(1, gemv.MAX_ROWS),
     function=st.sampled_from(FUNCTIONS),
     residual=st.sampled_from(["", "before", "after"]),
     in_place=st.booleans(),
@@ -144,7 +144,7 @@ def test_epilogues(target, kind, outputs, channels, rows, function, residual, in
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8", "int8 rows"])
 def test_there_is_such_an_operator_on_processors_with_avx_512(kind):
-    if few_rows.extension().lib.np_gemv_panel_width(3) == 0:
+    if gemv.extension().lib.np_gemv_panel_width(3) == 0:
         pytest.skip("no AVX-512 with VNNI")
     assert create(kind, 256, 64, 0)[0] is not None
 
@@ -203,6 +203,6 @@ def test_a_tied_embedding_is_multiplied_in_place(rows):
         stats = program.stats()["weights"]
     (wanted,) = ReferenceEvaluator(model).run(None, {"ids": ids})
     np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-4)
-    if target.current().reads_tables:
+    if target.current().reads_unpacked:
         packed = stats["heap_bytes"] + stats["mapped_bytes"]
-        assert (packed == 0) == (rows <= few_rows.MOST_ROWS)
+        assert (packed == 0) == (rows <= gemv.MAX_ROWS)

@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Image
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -198,7 +198,7 @@ class Conv2d(WithEpilogue):
     weight: Weight
     bias: Weight | None
     kernel_window: KernelWindow
-    attributes: Movement
+    attributes: ConvAttributes
     outputs: int
     algorithm: str = "direct"
     image: Image | None = None
@@ -241,7 +241,7 @@ class Conv2d(WithEpilogue):
         """See `Computation.kernel_name`."""
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = "convolution" if self._is_bf16 else names.get(self.algorithm) or packed.name
-        return f"{packed.maker}{name}"
+        return f"{packed.prefix}{name}"
 
     def precision(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.precision`."""

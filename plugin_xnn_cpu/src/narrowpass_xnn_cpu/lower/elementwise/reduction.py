@@ -121,7 +121,7 @@ class Reduce(Computation):
             params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
             return Run(result, "NP_TYPED_REDUCTION", params=params)
         if step.packed is None:
-            params = kernels.extremes(shape, axes, least=function == "min")
+            params = kernels.min_max(shape, axes, least=function == "min")
             return Run(result, "NP_MIN_MAX", params=params)
         step.packed.reshape(shape, axes, sizing.pool)
         return Run(result, step.packed.call, step.packed)
