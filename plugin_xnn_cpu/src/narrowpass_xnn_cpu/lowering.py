@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.framework.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.partitioner.assigned import Assigned, Where
+from narrowpass_planning.partitioner.assignment import Assignment, Target
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
@@ -79,10 +79,10 @@ class XnnLowering(Lowering[Op]):
         """Return scratch memory that is large enough for any of the meters."""
         return scratch_for(meters, pool)
 
-    def computed_in(self, node: ir.Node, entry: Assigned[Op], kernel: str) -> str:
+    def computed_in(self, node: ir.Node, entry: Assignment[Op], kernel: str) -> str:
         """Return the dtype that a node is computed in: int8 for Q/DQ nodes that run in int8."""
         dtype = node.outputs[0].dtype if node.outputs else None
-        if dtype == ir.DataType.FLOAT and entry.where is Where.NATIVE:
+        if dtype == ir.DataType.FLOAT and entry.target is Target.NATIVE:
             operators = {each.op_type for each in (*entry.op.superseded, *entry.op.nodes)}
             joined = len(operators) > 1 and "DequantizeLinear" in operators
             # A Gather of int8 rows dequantizes them.

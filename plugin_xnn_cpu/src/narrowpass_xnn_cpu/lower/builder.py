@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import NARROW, Facts
-from narrowpass_planning.plan.partition import Place
+from narrowpass_planning.plan.partition import ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.op import Op
@@ -57,7 +57,7 @@ class Builder:
         self._lower = lower
         self.origins: dict[Slot, Op] = {}
         self._items: list[Item] = []
-        self._places: list[Place] = []
+        self._places: list[ValueLayout] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
         self._values: dict[Slot, list[ir.Value]] = {}
         self._inputs: dict[str, Slot] = {}
@@ -318,7 +318,7 @@ class Builder:
         name = value.name or ""
         self._slots.setdefault(name, {})[perm] = slot
         self._values.setdefault(slot, []).append(value)
-        self._places.append(Place(name, slot, perm))
+        self._places.append(ValueLayout(name, slot, perm))
 
     def observe(self, values: Sequence[ir.Value]) -> None:
         """Emit an `Observe` for each of the values that is to be observed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.plan.partition import Partition, Place
+from narrowpass_planning.plan.partition import Partition, ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
@@ -48,7 +48,7 @@ class LoweredPartition:
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
     fixed: Mapping[str, Slot]
-    places: tuple[Place, ...]
+    places: tuple[ValueLayout, ...]
 
     @property
     def ops(self) -> list[LoweredOp]:

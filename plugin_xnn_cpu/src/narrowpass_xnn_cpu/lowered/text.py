@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import UsageError
-from narrowpass_planning.plan.partition import Place
+from narrowpass_planning.plan.partition import ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp
@@ -141,7 +141,7 @@ class PartitionReader:
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._outputs: dict[str, Slot] = {}
-        self._places: list[Place] = []
+        self._places: list[ValueLayout] = []
 
     def read(self, lines: Iterable[tuple[int, str]]) -> LoweredPartition:
         """Return the partition of numbered lines.
@@ -175,7 +175,7 @@ class PartitionReader:
             self._items.append(_shape_node(reader))
         elif word == "place":
             name, slot = reader.string(), self._known(reader)
-            self._places.append(Place(name, slot, reader.value()))
+            self._places.append(ValueLayout(name, slot, reader.value()))
         elif word == "output":
             name = reader.string()
             self._outputs[name] = self._known(reader)

@@ -108,7 +108,7 @@ def _matmul(op: Op, builder: Builder) -> None:
     if op.input(2) is not None and bias is None:
         raise UnfitError("its bias is not one number for each output")
     matrix = stored(weight)
-    transposed = matrix.integers.moved is None
+    transposed = matrix.integers.permuted_from is None
     if not transposed:
         matrix = matrix.transpose((1, 0))
     (source,), target = op.attributes["input_quantizations"], op.attributes["output_quantization"]

@@ -28,8 +28,8 @@ HALF_ROWS = 8
 """Number of rows up to which a matmul with a float16 matrix is computed in float16.
 
 Few rows are bound by reading the matrix, and half as many bytes are read: 1.2 to 2.9 times faster
-than float32 for matrices of `HALF_SIZE` and more (`benchmarks/narrow_matmuls.py`). With more rows
-the conversions in the kernel cost more than that. For bfloat16 matrices see the kernel table.
+than float32 for matrices of `HALF_SIZE` and more (`benchmarks/kernels/fp16_gemm.py`). With more
+rows the conversions in the kernel cost more than that. For bfloat16 matrices see the kernel table.
 """
 
 HALF_SIZE = 1 << 19
@@ -91,7 +91,7 @@ def choices(
         yield Choice(Matmul(stored, bias, epilogue), f"int{stored.bits} (weights)")
         return
     # Packing reads [C, O] and [O, C]: the order in which the matrix is stored needs no copy.
-    transposed = kernel.moved is None
+    transposed = kernel.permuted_from is None
     source = kernel if transposed else kernel.transpose(1, 0)
     precision = "float32: its matrix is not int8" if activations == "dynamic" else ""
     if kernel.quantized is not None:
@@ -122,7 +122,7 @@ def _int8(
     matrix = kernel.quantized
     if matrix is None:
         return
-    transposed = matrix.integers.moved is None
+    transposed = matrix.integers.permuted_from is None
     matrix = matrix if transposed else matrix.transpose((1, 0))
     problem = Matmul(matrix, bias, epilogue, transposed)
     if activations == "dynamic":
@@ -151,14 +151,14 @@ def _stored_half(kernel: Weight, target: Target, precision: str) -> Iterator[Cho
     narrow = kernel.narrow
     if narrow is None or narrow.dtype != np.float16 or not target.has_float16_gemm:
         return
-    transposed = narrow.moved is None
+    transposed = narrow.permuted_from is None
     source = narrow if transposed else narrow.transpose(1, 0)
     yield Choice(Matmul(source, transposed=transposed), precision, reads_panels=True)
 
 
 def _blocks(kernel: Weight) -> Blocks | None:
     """Return the block-quantized storage of a matrix [C, O], blocks along C; else None."""
-    return None if kernel.moved is None else kernel.transpose(1, 0).blocks
+    return None if kernel.permuted_from is None else kernel.transpose(1, 0).blocks
 
 
 def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:

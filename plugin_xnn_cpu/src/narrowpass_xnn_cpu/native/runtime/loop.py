@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from narrowpass_planning.memory.allocator import allocate
-from narrowpass_planning.plan.bound import Bound
-from narrowpass_planning.plan.looping import Roles, Scanned
-from narrowpass_planning.plan.outgoing import Outgoing
+from narrowpass_planning.plan.bound import BoundPartition
+from narrowpass_planning.plan.loop import LoopSignature, ScanInput
+from narrowpass_planning.plan.output_source import OutputSource
 from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
@@ -41,15 +41,15 @@ class TapeLoop:
 
     def __init__(
         self,
-        bound: Bound,
-        roles: Roles,
+        bound: BoundPartition,
+        roles: LoopSignature,
         feeds: Mapping[str, Array],
         others: Mapping[str, Array | str],
     ) -> None:
         self._bound, self._roles, self._others = bound, roles, dict(others)
         self._version = bound.version
         self._tape = cast(Tape, bound.tape)  # `NativeExecutor` builds no other
-        known = bound.outgoing()
+        known = bound.output_sources()
         self._outs = [_out(name, known, others, feeds) for name in roles.outputs]
         first = len(self._outs) - len(roles.scanned)
         self._scanned = self._outs[first:]
@@ -67,7 +67,7 @@ class TapeLoop:
         if self.fits:
             self._build()
 
-    def holds(self, bound: Bound, others: Mapping[str, Array | str]) -> bool:
+    def holds(self, bound: BoundPartition, others: Mapping[str, Array | str]) -> bool:
         """Return whether the loop is still valid: same binding of the partition, same `others`."""
         same = bound is self._bound and bound.version == self._version
         return same and all(others[name] is self._others[name] for name in others)
@@ -152,7 +152,7 @@ class TapeLoop:
     def run(
         self,
         feeds: Mapping[str, Array],
-        scans: Sequence[Scanned],
+        scans: Sequence[ScanInput],
         limit: int,
         pool: ThreadPool,
         *,
@@ -211,21 +211,21 @@ class TapeLoop:
 
 def _out(
     name: str,
-    known: Mapping[str, Outgoing],
+    known: Mapping[str, OutputSource],
     others: Mapping[str, Array | str],
     feeds: Mapping[str, Array],
-) -> Outgoing:
+) -> OutputSource:
     if name in known:
         return known[name]
     other = others[name]
     if isinstance(other, str):
         array = feeds[other]
-        return Outgoing(array.shape, array.dtype, array.nbytes, fed=other)
+        return OutputSource(array.shape, array.dtype, array.nbytes, fed=other)
     raw = np.ascontiguousarray(other).reshape(-1).view(np.uint8)
-    return Outgoing(other.shape, other.dtype, other.nbytes, array=raw, fixed=True)
+    return OutputSource(other.shape, other.dtype, other.nbytes, array=raw, fixed=True)
 
 
-def _is_steady(condition: Outgoing, roles: Roles) -> bool:
+def _is_steady(condition: OutputSource, roles: LoopSignature) -> bool:
     """Return whether the condition is always true: a constant, or the condition's input itself."""
     if condition.binds is not None or condition.offset:
         return False

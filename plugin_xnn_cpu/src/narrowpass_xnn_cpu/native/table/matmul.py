@@ -4,7 +4,8 @@ Float32
 -------
 On AVX-512 XNNPACK's micro-kernel is 7 x 16, with 8 loads for 7 FMA instructions; ours are 8 x 48
 and 6 x 64, with 11 and 10 loads for 24. Billions of multiplications and additions a second on one
-core of an Ice Lake server at 2.8 GHz, whose peak is about 167 (`benchmarks/fp32_kernels.py`):
+core of an Ice Lake server at 2.8 GHz, whose peak is about 167
+(`benchmarks/kernels/fp32_kernels.py`):
 
 ===========================================  =======  ====
 matmul                                       XNNPACK  here
@@ -36,16 +37,16 @@ AVX-512, AVX2                          up to `BF16_ROWS` rows, and  none: roundi
 other processors                       none                         none
 =====================================  ===========================  ==========================
 
-`benchmarks/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed; with
-many, splitting pairs costs a tenth to a fifth, and float32 need not round the rows. Where their
+`benchmarks/kernels/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed;
+with many, splitting pairs costs a tenth to a fifth, and float32 need not round the rows. Where their
 number is not known, such as in prefill and decode of one model, the same bfloat16 matrix is used
 for both: a float32 one would be twice as large.
 
 Int8
 ----
 Accumulators are exact in XNNPACK's kernels and in ours. Billions of operations a second on one
-core, and the speedup over XNNPACK (``benchmarks/int8_kernels.py``), on a Zen 3 and on an Ice Lake;
-see `convolution`:
+core, and the speedup over XNNPACK (``benchmarks/kernels/int8_kernels.py``), on a Zen 3 and on an
+Ice Lake; see `convolution`:
 
 ============================================  ====  =====  ====  =====
 matmul                                        Zen 3        Ice Lake
