@@ -154,7 +154,7 @@ def output_shape(
     else:
         height, width = operator.reshape(full, sizing.pool)
     if height < 1 or width < 1:
-        raise BackendError(f"the output for an input of {list(shape)} is empty")
+        raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
     line = (image[0], width, outputs)
     result = (image[0], height, width, outputs) if len(shape) == 4 else line
     return result, operator.call if image[0] else ""
