@@ -16,7 +16,6 @@ MOST_FILES = 20
 
 WIDER_FOLDERS = {
     "benchmarks": 44,  # one script for each comparison, run by its path
-    "plugin_int8_sym/tests": 40,  # to be split by the stages of calibration
 }
 """The number of files that a folder above `MOST_FILES` may have; it shrinks only."""
 

@@ -196,8 +196,8 @@ def kernels_of(model):
     return [plan.kernel for plan in compile_model(model).explain()]
 
 
-WHOLE = "convolutions in bands"
-HALF = "depthwise convolution and product"
+WHOLE = "depth-first convolutions"
+HALF = "depthwise and 1x1 convolution"
 
 
 @pytest.mark.parametrize(("expands", "kernel_shape"), [(True, 1), (True, 3), (False, 1)])

@@ -185,7 +185,7 @@ def test_bytes_are_raised_between_convolutions(kept):
     steps = [s for s in partition.steps if isinstance(s.op.computation, Conv2dInt8)]
     found = [step.packed for step in steps]
     can = int8.layout() is int8.VNNI
-    assert [step.op.computation.takes_offset for step in steps] == [can, can]
+    assert [step.op.computation.supports_offset for step in steps] == [can, can]
     if not can:
         return
     short, long = sorted(found, key=lambda operator: operator.can_add, reverse=True)

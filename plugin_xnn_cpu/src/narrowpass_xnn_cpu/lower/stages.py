@@ -1,10 +1,10 @@
-"""The stages of lowering, each as a plan that can be printed; none of them packs anything.
+"""The stages of lowering, each as a printable plan; no stage packs weights.
 
 ``canonicalize``
-    the graph as it is lowered: types inferred, functions inlined, operators of other domains
-    expanded, branches that follow from shapes chosen;
+    the input of lowering: types inferred, functions inlined, operators of other domains
+    expanded, branches whose condition follows from shapes resolved;
 ``fuse``
-    nodes joined to the operations that are computed as one, with their epilogues;
+    nodes fused into operations, with their epilogues;
 ``partition``
     operations assigned to native partitions, the host, shapes and weights, with reasons, and
     scheduled;
@@ -54,7 +54,7 @@ def plan_of(
     *,
     winograd: bool = True,
 ) -> LoweredPlan:
-    """Return what a stage decides for a method.
+    """Return the plan of a method after a stage.
 
     Args:
         stage: one of `STAGES`.

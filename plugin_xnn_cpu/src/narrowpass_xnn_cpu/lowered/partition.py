@@ -21,7 +21,7 @@ Item = LoweredOp | ShapeNode
 
 
 class UnfitConstantsError(Exception):
-    """Constants of some operations turned out not to fit their kernels when they were packed.
+    """Packing has found constants that do not fit their kernels.
 
     Attributes:
         reasons: by operation.
@@ -34,14 +34,14 @@ class UnfitConstantsError(Exception):
 
 @dataclass(frozen=True)
 class LoweredPartition:
-    """Operations that run as one tape, nothing of them packed yet.
+    """Operations that run as one tape, before packing.
 
     Attributes:
         items: operations and shape nodes, each after those whose results it reads.
         inputs: slots of the operands from outside, by the value's name.
-        outputs: slots of the values that others read, by name.
+        outputs: slots of the values that are read outside, by name.
         fixed: slots of values that follow from shapes, by name.
-        places: where the values of the partition lie.
+        places: slots and layouts of the values of the partition.
     """
 
     items: tuple[Item, ...]
@@ -56,7 +56,7 @@ class LoweredPartition:
         return [item for item in self.items if isinstance(item, LoweredOp)]
 
     def with_ops(self, change: Callable[[LoweredOp], LoweredOp]) -> LoweredPartition:
-        """Return the partition with changed operations, each in the place of another."""
+        """Return the partition with each operation mapped by `change`."""
         items = (change(i) if isinstance(i, LoweredOp) else i for i in self.items)
         return dataclasses.replace(self, items=tuple(items))
 
@@ -65,11 +65,11 @@ class LoweredPartition:
 
         Args:
             number: of the partition within its method.
-            session: of the weights cache; None to pack for each operation alone.
-            workspace: the memory that it computes in.
+            session: of the weights cache; None to pack without the cache.
+            workspace: memory for intermediate results.
 
         Raises:
-            UnfitConstantsError: constants that kernels do not compute exactly with.
+            UnfitConstantsError: kernels do not compute exactly with some constants.
             BackendError: attributes that are not valid; the message names the node.
         """
         items: list[PackedStep | ShapeNode] = []
