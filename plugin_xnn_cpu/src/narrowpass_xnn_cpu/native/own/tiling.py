@@ -19,7 +19,7 @@ def checked_elements(elements: int) -> int:
     """Check that int32 offsets reach all elements of the image rows that a task reads."""
     if elements >= _MOST_ELEMENTS:
         raise BackendError(
-            f"a task reads {elements} elements of an image: int32 offsets do not reach them"
+            f"a task reads {elements} elements of an image: too many for int32 offsets"
         )
     return elements
 
