@@ -172,25 +172,12 @@ def pool(
         pads: above and to the left of the image.
         maximum: whether maxima are wanted, else means of the elements in the image.
     """
-    fields = *shape, *out, window, strides, dilations, pads, maximum
+    fields = (*shape, *out), window, strides, dilations, pads, maximum
     return calls.parameters("NP_POOL", fields)
 
 
-_PART = 1 << 14
-"""Elements that a part of the reduction of rows should read."""
-
-
-def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
-    """Return the parameters of ``NP_MIN_MAX``, over axes of a dense array that is not empty."""
-    params = calls.parameters("NP_MIN_MAX")
-    set_reduction(params, shape, axes)
-    params.tile = 1 + _PART // (params.reduced_count * max(1, params.columns, params.row))
-    params.least = least
-    return params
-
-
 def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> None:
-    """Write the axes of a reduction of a dense array that is not empty; see np_min_max_params."""
+    """Write the axes of a reduction of a dense array that is not empty: see ``reduce/reduce.h``."""
     steps = dense_strides(shape)
     places = [
         (size, step, axis in axes)

@@ -101,8 +101,8 @@ def _plan(problem: Convolution, packing: Packing, run: Run, tile: int) -> Fields
         "parts": parts,
         "row_stride": row,
         "element_stride": stride,
-        "sums_stride": sums,
-        "sums_offset": sums_offset,
+        "acc_stride": sums,
+        "acc_offset": sums_offset,
     }
 
 

@@ -77,7 +77,7 @@ def _plan(problem: Convolution, packing: Packing, run: Run) -> Fields:
     dynamic = isinstance(problem.result, Dynamic)
     if packing.zeros is not None or dynamic:
         size = 4 * count
-        scratch |= offsets(scratch["thread_scratch"], sums=size, scales=size, zeros=size)
+        scratch |= offsets(scratch["thread_scratch"], acc=size, scales=size, zeros=size)
     fields = {
         **image_fields((batch, height, width, channels), (out_height, out_width)),
         **run_fields(windows),

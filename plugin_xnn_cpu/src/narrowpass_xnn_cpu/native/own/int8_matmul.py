@@ -94,7 +94,7 @@ def _plan(problem: Matmul, packing: Packing, run: Run) -> Fields:
     source = lib.NP_INT8_ROWS_QUANTIZED if given is None else lib.NP_INT8_ROWS_INT8
     low, high = map(float32, _limits(problem))
     return {
-        **offsets(line(layout.element * copied), pixels=size, scales=size, zeros=size, sums=size),
+        **offsets(line(layout.element * copied), pixels=size, scales=size, zeros=size, acc=size),
         "rows": rows,
         "channels": channels,
         "outputs": outputs,

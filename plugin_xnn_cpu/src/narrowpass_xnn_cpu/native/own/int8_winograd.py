@@ -71,7 +71,7 @@ def _plan(problem: Convolution, packing: Packing, run: Run) -> Fields:
         "parts": parts,
         "part_columns": columns,
         "tiles_offset": tiles_offset,
-        "sums_offset": sums,
+        "acc_offset": sums,
         "pixels_offset": pixels,
         "thread_scratch": pixels + line(4 * block),
         **int8.requantization(problem),

@@ -72,7 +72,7 @@ class Run:
     rows: int = 0
 
     @property
-    def fields(self) -> dict[str, int]:
+    def fields(self) -> Fields:
         """The fields of all kernels of images."""
         return image_fields(self.image, self.out)
 

@@ -66,7 +66,7 @@ class Separable(Operator):
             height, width = expand.reshape(given, pool)
         out_height, out_width = depthwise.reshape((batch, height, width, inner), pool)
         step = depthwise.params.strides[0]
-        reach = (depthwise.params.window[0] - 1) * depthwise.params.dilations[0] + 1
+        reach = (depthwise.params.kernel[0] - 1) * depthwise.params.dilations[0] + 1
         span, spans = out_height, 1
         if pool.threads > 1:
             wanted = -(-_SPANS * pool.threads // batch)

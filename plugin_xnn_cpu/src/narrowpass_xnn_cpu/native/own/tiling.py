@@ -106,17 +106,16 @@ def divide(
     return min(found)[2]
 
 
-def image_fields(image: Sequence[int], out: tuple[int, int]) -> dict[str, int]:
+def image_fields(image: Sequence[int], out: tuple[int, int]) -> Fields:
     """Return the fields of all kernels of images: sizes of [N, H, W, C] and of the output."""
-    names = "batch", "height", "width", "channels", "out_height", "out_width"
-    return dict(zip(names, (*image, *out), strict=True))
+    return {"image": (*image, *out)}
 
 
 def window_fields(windows: Windows) -> Fields:
     """Return the fields of a kernel window and how it moves."""
     movement = windows.movement
     return {
-        "window": windows.size,
+        "kernel": windows.size,
         "dilations": tuple(movement.dilations),
         "pads": tuple(movement.pads[:2]),
     }
