@@ -160,7 +160,7 @@ def test_nan_and_infinity_stay(kind, target, monkeypatch):
 
 def test_matrices_in_another_layout_run_on_xnnpack(monkeypatch):
     look = xnn_matmul._layout.__wrapped__
-    kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4, 1)}
+    kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4)}
     monkeypatch.setattr(panels, "_KINDS", kinds)
     assert look("float16", 64) is None
 
