@@ -100,7 +100,7 @@ def test_row_tiles_and_column_parts(threads, pads):
     params = operator.params
     assert params.row_tiles > 1
     assert params.copies == any(pads)
-    assert params.batch * params.row_tiles * params.parts > threads
+    assert params.image.batch * params.row_tiles * params.parts > threads
     check_operator(operator, x, kernel, None, ConvAttributes(pads), Epilogue(), threads)
 
 

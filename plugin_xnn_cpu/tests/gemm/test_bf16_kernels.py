@@ -135,7 +135,7 @@ def test_row_tiles_chunks_and_parts(threads, near, monkeypatch):
     params = operator.params
     assert params.row_tiles > 1
     assert (params.chunk < params.row_tile * 30) is (near > 0)
-    assert params.batch * params.row_tiles * params.parts > threads
+    assert params.image.batch * params.row_tiles * params.parts > threads
     compare(
         run(operator, x, (2, 9, 30, 40), threads), x, kernel, None, ConvAttributes((1, 1, 1, 1))
     )

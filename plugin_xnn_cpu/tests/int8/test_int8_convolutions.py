@@ -264,7 +264,7 @@ def shape_of_resnet(threads, columns=40):
 def test_row_tiles_and_parts():
     assert shape_of_resnet(1).row_tiles > 1
     params = shape_of_resnet(2)
-    assert params.batch * params.row_tiles * params.parts > 2
+    assert params.image.batch * params.row_tiles * params.parts > 2
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4])

@@ -141,7 +141,7 @@ def cached_attention(
         strides = [0] if piece is None else kernels.dense_strides(whole)
         copied = kernels.copy(size, kernels.dense_strides(size), strides, _ELEMENT)
         params.copies[index] = copied[0]
-    params.first_cache = first
+    params.cache_input = first
     if attention is None:
         return params
     params.attention = attention[0]

@@ -175,25 +175,12 @@ def pool(
         pads: top, left.
         maximum: max pooling, else average pooling without the padding.
     """
-    fields = *shape, *out, kernel, strides, dilations, pads, maximum
+    fields = (*shape, *out), kernel, strides, dilations, pads, maximum
     return calls.parameters("NP_POOL", fields)
 
 
-_PART = 1 << 14
-"""Elements that a task of a reduction reads."""
-
-
-def min_max(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
-    """Return the parameters of ``NP_MIN_MAX``, over axes of a dense, non-empty array."""
-    params = calls.parameters("NP_MIN_MAX")
-    set_reduction(params, shape, axes)
-    params.tile = 1 + _PART // (params.reduced_count * max(1, params.columns, params.row))
-    params.least = least
-    return params
-
-
 def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> None:
-    """Write the axes of a reduction of a dense, non-empty array; see ``np_min_max_params``."""
+    """Write the axes of a reduction of a dense, non-empty array: see ``reduce/reduce.h``."""
     steps = dense_strides(shape)
     places = [
         (size, step, axis in axes)

@@ -101,8 +101,8 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes, tile: int) -> F
         "parts": parts,
         "row_stride": row,
         "element_stride": stride,
-        "sums_stride": accumulators,
-        "sums_offset": accumulators_offset,
+        "acc_stride": accumulators,
+        "acc_offset": accumulators_offset,
     }
 
 

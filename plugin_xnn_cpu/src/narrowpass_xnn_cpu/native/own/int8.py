@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -83,9 +84,7 @@ def layout() -> Layout:
 def packers(form: Layout) -> tuple[Callable[..., int], Callable[..., None]]:
     """Return the C functions that compute the packed size and that pack."""
     lib = extension().lib
-    if form is VNNI:
-        return lib.np_int8_vnni_packed_size, lib.np_int8_vnni_pack
-    return lib.np_int8_packed_size, lib.np_int8_pack
+    return partial(lib.np_int8_packed_size, form.group), partial(lib.np_int8_pack, form.group)
 
 
 def in_panel_order(zeros: Array, groups: int, form: Layout) -> Array:

@@ -79,7 +79,7 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
     dynamic = isinstance(problem.result, DynamicScales)
     if packing.zeros is not None or dynamic:
         size = 4 * count
-        scratch |= scratch_offsets(scratch["thread_scratch"], sums=size, scales=size, zeros=size)
+        scratch |= scratch_offsets(scratch["thread_scratch"], acc=size, scales=size, zeros=size)
     fields = {
         **image_fields((batch, height, width, channels), (out_height, out_width)),
         **run_fields(geometry),

@@ -41,13 +41,13 @@ def _pack_pairs(problem: Convolution) -> Packing:
 
     def write(block: Any, k: Any, b: Any, s: Any) -> None:
         z = ffi.NULL if zeros is None else pointer(ffi, zeros)
-        lib.np_int8_pack_depthwise(*sizes, k, b, s, z, block)
+        lib.np_int8_pack_depthwise(2, *sizes, k, b, s, z, block)
 
     return int8.packing(
         problem,
         sizes if zeros is None else (*sizes, zeros.tobytes().hex()),
         height * width,
-        lib.np_int8_depthwise_packed_size(*sizes),
+        lib.np_int8_depthwise_packed_size(2, *sizes),
         write,
         int8.PAIRS,
         zeros,
@@ -57,13 +57,13 @@ def _pack_pairs(problem: Convolution) -> Packing:
 def _pack_vnni(problem: Convolution) -> Packing:
     int8.checked_int8(problem)
     height, width, channels = checked_depthwise(problem)
-    lib, sizes = extension().lib, (channels, height, width)
+    ffi, lib, sizes = extension().ffi, extension().lib, (channels, height, width)
     return int8.packing(
         problem,
         sizes,
         height * width,
-        lib.np_int8_vnni_depthwise_packed_size(*sizes),
-        lambda block, k, b, s: lib.np_int8_vnni_pack_depthwise(*sizes, k, b, s, block),
+        lib.np_int8_depthwise_packed_size(4, *sizes),
+        lambda block, k, b, s: lib.np_int8_pack_depthwise(4, *sizes, k, b, s, ffi.NULL, block),
         int8.VNNI,
     )
 
@@ -121,6 +121,7 @@ def _plan_vnni(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
     groups = -(-geometry.kernel_size[0] // 4)  # K-groups of 4 taps in a column of the kernel
     return {
         **common,
+        "vnni": True,
         "in_u8": problem.offsets.input,
         "out_u8": problem.offsets.output,
         "row_tile": row_tile,
@@ -140,10 +141,10 @@ PAIRS = ConvolutionKernel(
 )
 VNNI = ConvolutionKernel(
     "depthwise convolution int8",
-    "NP_INT8_DEPTHWISE_VNNI",
+    "NP_INT8_DEPTHWISE",
     "int8 vnni depthwise",
     "NP_INT8_LAYOUT",
-    "np_int8_depthwise_vnni_params",
+    "np_int8_depthwise_params",
     _pack_vnni,
     _plan_vnni,
     offsets=True,

@@ -95,7 +95,7 @@ def _plan(problem: Matmul, packing: Packing, run: RunSizes) -> Fields:
     low, high = map(float32, _limits(problem))
     return {
         **scratch_offsets(
-            align_to_line(layout.element * copied), pixels=size, scales=size, zeros=size, sums=size
+            align_to_line(layout.element * copied), pixels=size, scales=size, zeros=size, acc=size
         ),
         "rows": rows,
         "channels": channels,

@@ -73,7 +73,7 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
         "parts": parts,
         "part_columns": columns,
         "tiles_offset": tiles_offset,
-        "sums_offset": accumulators,
+        "acc_offset": accumulators,
         "pixels_offset": pixels,
         "thread_scratch": pixels + align_to_line(4 * block),
         **int8.requantization(problem),

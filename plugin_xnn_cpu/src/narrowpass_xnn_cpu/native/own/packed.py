@@ -74,7 +74,7 @@ class RunSizes:
     rows: int = 0
 
     @property
-    def fields(self) -> dict[str, int]:
+    def fields(self) -> Fields:
         """The fields that all kernels over images have."""
         return image_fields(self.image, self.out)
 

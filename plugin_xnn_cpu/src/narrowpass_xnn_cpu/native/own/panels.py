@@ -41,12 +41,10 @@ class Layout:
     width: int
     element: int
     ends: int
-    group: int = 1
 
     def panel_bytes(self, channels: int) -> int:
         """Return the bytes of a panel."""
-        filled = -(-channels // self.group) * self.group
-        return self.width * (self.element * filled + self.ends)
+        return self.width * (self.element * channels + self.ends)
 
     def size(self, channels: int, outputs: int) -> int:
         """Return the bytes of a matrix."""
@@ -59,10 +57,9 @@ class Layout:
 
 
 _KINDS = {
-    "float32": ("NP_PANELS_F32", 4, 4, 1),
-    "float16": ("NP_PANELS_F16", 2, 2, 1),
-    "int8": ("NP_PANELS_INT8", 1, 8, 1),
-    "int8 rows": ("NP_PANELS_INT8_BY_4", 1, 12, 4),
+    "float32": ("NP_PANELS_F32", 4, 4),
+    "float16": ("NP_PANELS_F16", 2, 2),
+    "int8": ("NP_PANELS_INT8", 1, 8),
 }
 """By types of matrix and rows: `Layout` without the width."""
 _PROBED = 7
@@ -82,11 +79,11 @@ def probe_layout(
         pack: packs an int8 matrix [O, C], with a bias and scales, in a session.
     """
     lib = extension().lib
-    name, element, ends, group = _KINDS[kind]
+    name, element, ends = _KINDS[kind]
     width = int(lib.np_gemv_panel_width(getattr(lib, name)))
     if not width:
         return None
-    layout = Layout(name, width, element, ends, group)
+    layout = Layout(name, width, element, ends)
     # All columns differ, and so do all rows, so that any other order is found.
     matrix = np.arange(outputs)[:, None] // 5 ** np.arange(_PROBED) % 5 + 5 * np.arange(_PROBED)
     scales = np.exp2(np.arange(outputs) % 3, dtype=np.float32)
@@ -101,7 +98,6 @@ def probe_layout(
             "NP_PANELS_F32": [bias, matrix],
             "NP_PANELS_F16": [bias, matrix],
             "NP_PANELS_INT8": [bias / scales, matrix, scales],
-            "NP_PANELS_INT8_BY_4": [-matrix.sum(1), matrix, scales, bias],
         }[name]
         same = all(map(np.array_equal, _unpacked(raw, layout, outputs), wanted))
         del raw
@@ -112,11 +108,8 @@ def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
     """Return the bias, weights and scales of a probe, in the order in which they are stored."""
     width = layout.width
     panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
-    filled = -(-_PROBED // layout.group) * layout.group
     kind, start = np.dtype(f"f{layout.element}" if layout.element > 1 else "i1"), 0
     ends = [np.dtype(name) for name in ("f4",) * (layout.ends // 4) or ("f2",)]
-    if layout.group > 1:
-        ends[0] = np.dtype("i4")
 
     def field(dtype: np.dtype[Any], *shape: int) -> Array:
         nonlocal start
@@ -125,7 +118,7 @@ def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
         start += size
         return piece.reshape(len(panels), -1, width, shape[-1])
 
-    found = [field(ends[0], 1), field(kind, filled, layout.group)]
+    found = [field(ends[0], 1), field(kind, _PROBED, 1)]
     found += [field(dtype, 1) for dtype in ends[1:]]
     columns = [x.transpose(0, 2, 1, 3).reshape(len(panels) * width, -1)[:outputs] for x in found]
     return [x[:, :_PROBED] if i == 1 else x[:, 0] for i, x in enumerate(columns)]

@@ -114,17 +114,16 @@ def balance_tasks(
     return min(found)[2]
 
 
-def image_fields(image: Sequence[int], out: tuple[int, int]) -> dict[str, int]:
+def image_fields(image: Sequence[int], out: tuple[int, int]) -> Fields:
     """Return the fields that all kernels over images have: [N, H, W, C], and the output's size."""
-    names = "batch", "height", "width", "channels", "out_height", "out_width"
-    return dict(zip(names, (*image, *out), strict=True))
+    return {"image": (*image, *out)}
 
 
 def kernel_fields(geometry: ConvGeometry) -> Fields:
     """Return the fields of kernel size, dilations and pads."""
     attributes = geometry.attributes
     return {
-        "window": geometry.kernel_size,
+        "kernel": geometry.kernel_size,
         "dilations": tuple(attributes.dilations),
         "pads": tuple(attributes.pads[:2]),
     }

@@ -13,7 +13,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, Gemv
+from narrowpass_xnn_cpu.native.own.gemv import Gemv
 from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, probe_layout
 from narrowpass_xnn_cpu.native.own.row_dispatch import RowDispatch
 from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul
@@ -239,8 +239,6 @@ class XnnMatmul(RowDispatch, XnnOperator):
     def panels(self) -> Panels | None:
         """See `RowDispatch.panels`."""
         kind = {F32: "float32", F16: "float16", INT8: "int8"}.get(self.kernel, "")
-        if self.kernel is PER_TOKEN and self._row_dtype == "uint8":
-            kind = "int8 rows"
         layout = _layout(kind, self.outputs) if kind and self.block is not None else None
         return Panels.from_xnnpack(self.block, self._session, layout, self.channels, self.outputs)
 
@@ -267,7 +265,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
             self.params = self._static_rows(rows, operand, scratch[0])
         elif self._quantizer is not None:
             self._quantizer.reshape(*shape, pool)
-            self.params = self._quantized_rows(rows, self._quantizer, scratch[0], pool)
+            self.params = self._quantized_rows(rows, self._quantizer, scratch[0])
         return self.params
 
     def _narrow(self, rows: int) -> Any:
@@ -277,9 +275,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
         self.workspace = offset + (2 * results if self.kernel is F16 else 0)
         return self._ffi.new("struct np_converted_params *", (inputs, results, offset))
 
-    def _quantized_rows(
-        self, rows: int, quantizer: RowQuantizer, scratch: int, pool: ThreadPool
-    ) -> Any:
+    def _quantized_rows(self, rows: int, quantizer: RowQuantizer, scratch: int) -> Any:
         """Return the parameters of a matmul with dynamic per-token quantization of its rows."""
         ffi, lib = self._ffi, self._lib
         # Kernels over-read rows, and quantization parameters after those of the last row.
@@ -288,10 +284,8 @@ class XnnMatmul(RowDispatch, XnnOperator):
         odd = _aligned(ranges + count * ffi.sizeof("struct xnn_quantization_params"))
         rest = _aligned(odd + rows)
         self.workspace = rest + scratch
-        few = self.gemv() if rows <= MAX_ROWS else None
-        inner = ffi.NULL if few is None else few.reshape(rows, pool)
         sizes = self._row_dtype == "uint8", rows, self.channels, self.outputs
-        fields = quantizer.handle, *sizes, ranges, odd, rest, inner
+        fields = quantizer.handle, *sizes, ranges, odd, rest
         return ffi.new("struct np_dynamic_int8_params *", fields)
 
     def _static_rows(self, rows: int, given: Quantization, scratch: int) -> Any:
@@ -349,9 +343,7 @@ def _layout(kind: str, outputs: int) -> Layout | None:
             kernel = Weight.of(matrix.astype(kind))
             return BY_DTYPE[kind].create(Matmul(kernel, added), session).block
         quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
-        per_token = kind == "int8 rows"
-        problem = Matmul(quantized, added, operand=PerToken() if per_token else None)
-        return (PER_TOKEN if per_token else INT8).create(problem, session).block
+        return INT8.create(Matmul(quantized, added), session).block
 
     return probe_layout(kind, outputs, pack)
 
