@@ -39,8 +39,8 @@ convolution                                  XNNPACK  here
 Convolutions of 3 x 3 with stride 1 may be computed by Winograd's algorithm: see `winograd`.
 
 Depthwise convolutions have other kernels (`benchmarks/kernels/fp32_depthwise.py`), which take at
-most the time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take 0.7 to
-0.9 of the time, and are used for images of more than 14 columns unless the epilogue is more than a
+most the time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take
+0.7 to 0.9 of the time, and are used for images of more than 14 columns unless the epilogue is more than a
 clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to
 50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for each
 channel. XNNPACK's kernels for Neon are near the peak of the processor.
@@ -59,8 +59,8 @@ with AVX2 and nothing newer, XNNPACK extends both operands to int16 in the inner
 the input once, and MR is twice as large. On those with AVX-512 and VNNI both multiply bytes in
 K-groups of 4, and MR of ours is twice as large too. Billions of operations a second on one core,
 and the speedup over XNNPACK (``benchmarks/kernels/int8_kernels.py``): on a Zen 3 at 3.2 GHz, whose
-peak with pairs of int16 is 163, and on an Ice Lake at 2.8 GHz, whose peak with VNNI is 600. Winograd
-convolution can exceed the peak.
+peak with pairs of int16 is 163, and on an Ice Lake at 2.8 GHz, whose peak with VNNI is 600.
+Winograd convolution can exceed the peak.
 
 ============================================  ====  =====  ====  =====
 kernel                                        Zen 3        Ice Lake

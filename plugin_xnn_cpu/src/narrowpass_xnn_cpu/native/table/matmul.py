@@ -39,8 +39,8 @@ other processors                       none                         none
 
 `benchmarks/kernels/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed;
 with many, splitting pairs costs a tenth to a fifth, and float32 need not round the rows. Where the
-number of rows is not known, such as in prefill and decode of one model, the same bfloat16 matrix is used
-for both: a float32 one would be twice as large.
+number of rows is not known, such as in prefill and decode of one model, the same bfloat16 matrix is
+used for both: a float32 one would be twice as large.
 
 Int8
 ----
