@@ -30,7 +30,7 @@ def code(request, monkeypatch):
     """Run a test with each entry of `CODES`."""
     level, layout = CODES[request.param]
     lib = extension().lib
-    if layout is int8.QUADS and lib.np_isa() < lib.NP_TARGET_AVX512VNNI:
+    if layout is int8.VNNI and lib.np_isa() < lib.NP_TARGET_AVX512VNNI:
         pytest.skip("no AVX-512 with VNNI")
     monkeypatch.setattr(kernels, "TARGET", level)
     monkeypatch.setitem(target.OVERRIDES, "int8_group", layout.group)
