@@ -41,9 +41,9 @@ Convolutions of 3 x 3 with stride 1 may be computed by Winograd's algorithm: see
 Depthwise convolutions have other kernels (`benchmarks/kernels/fp32_depthwise.py`), which take at
 most the time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take
 0.7 to 0.9 of the time, and are used for images of more than 14 columns unless the epilogue is more
-than a clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to
-50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for each
-channel. XNNPACK's kernels for Neon are near the peak of the processor.
+than a clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes
+15 to 50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for
+each channel. XNNPACK's kernels for Neon are near the peak of the processor.
 
 Bfloat16
 --------
