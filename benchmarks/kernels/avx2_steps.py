@@ -113,23 +113,23 @@ def depthwise(meter: Meter) -> None:
 
     from narrowpass_planning.weights.weight import Weight
     from narrowpass_xnn_cpu.native.own import fp32_depthwise
-    from narrowpass_xnn_cpu.native.pool import shared
-    from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+    from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
     from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+    from narrowpass_xnn_cpu.native.runtime.pool import shared
     from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 
     print(f"{'depthwise':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
     rng, pool, relu6 = np.random.default_rng(0), shared(1), Epilogue(limits=(0.0, 6.0))
     for size, channels, kernel_size, stride in DEPTHWISE:
         pads = (kernel_size // 2,) * 4
-        movement = Movement(pads, (stride, stride), groups=channels)
+        attributes = ConvAttributes(pads, (stride, stride), groups=channels)
         kernel = Weight.of(
             rng.standard_normal((kernel_size, kernel_size, channels), np.float32) / kernel_size
         )
         bias = Weight.of(rng.standard_normal(channels, np.float32))
         x = rng.standard_normal((1, size, size, channels), np.float32)
         chains, out = {}, (0, 0)
-        problem = Convolution(kernel, bias, movement, relu6, depthwise=True)
+        problem = Convolution(kernel, bias, attributes, relu6, depthwise=True)
         for name, operator in {
             "ours": fp32_depthwise.DEPTHWISE.create(problem),
             "XNNPACK": xnn_convolution.create(problem),
@@ -147,9 +147,9 @@ def gemm(meter: Meter) -> None:
 
     from narrowpass_planning.weights.weight import Weight
     from narrowpass_xnn_cpu.native.own import fp32
-    from narrowpass_xnn_cpu.native.pool import shared
     from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
     from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+    from narrowpass_xnn_cpu.native.runtime.pool import shared
     from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
     print(f"{'fully connected':26}{'ours':>9}{'XNNPACK':>9}{'faster':>9}{'GFLOP/s':>9}{'share':>9}")
@@ -174,8 +174,8 @@ def norm(meter: Meter) -> None:
 
     from narrowpass_planning.plan.executor import Entry
     from narrowpass_xnn_cpu.native import kernels
-    from narrowpass_xnn_cpu.native.pool import shared
-    from narrowpass_xnn_cpu.native.tape import Tape, aligned
+    from narrowpass_xnn_cpu.native.runtime.pool import shared
+    from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
     print(f"{'layer normalization':26}{'ours':>9}{'copy':>9}{'faster':>9}{'GB/s':>9}")
     rng, pool = np.random.default_rng(0), shared(1)

@@ -27,10 +27,10 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import cpu, kernels
 from narrowpass_xnn_cpu.native.own import bf16
-from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.table import create_convolution, create_matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
@@ -51,13 +51,13 @@ def contenders(
         operator: Any
         if len(size) == 2:
             pad = kernel_size // 2
-            movement = Movement(pads=(pad,) * 4, strides=(stride, stride))
+            attributes = ConvAttributes(pads=(pad,) * 4, strides=(stride, stride))
             if name == "XNNPACK":
                 continue
             if name in names:
-                operator = bf16.CONVOLUTION.create(Convolution(narrow, added, movement))
+                operator = bf16.CONVOLUTION.create(Convolution(narrow, added, attributes))
             else:
-                operator = create_convolution(Convolution(Weight.of(kernel), added, movement))
+                operator = create_convolution(Convolution(Weight.of(kernel), added, attributes))
             found[name] = operator, (1, *operator.reshape((1, *size, inputs), pool), outputs)
             continue
         try:

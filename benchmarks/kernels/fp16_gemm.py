@@ -16,8 +16,8 @@ import numpy as np
 from timing import alone, in_turns, parser
 
 from narrowpass_planning.weights.weight import Weight
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
 SIZES = ((256, 256), (768, 768), (768, 3072), (2048, 2048), (4096, 4096))

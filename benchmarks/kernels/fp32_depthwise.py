@@ -25,11 +25,11 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
 from narrowpass_xnn_cpu.native.own.separable import Separable
-from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.native.tape import Tape, aligned
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
 
@@ -130,7 +130,7 @@ def alone(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
     print(f"{'depthwise':28}{'ours':>18}{'XNNPACK':>18}   faster  GFLOP/s    GB/s")
     for size, channels, kernel_size, stride in DEPTHWISE:
         pad = kernel_size // 2
-        movement = Movement((pad,) * 4, (stride, stride), groups=channels)
+        attributes = ConvAttributes((pad,) * 4, (stride, stride), groups=channels)
         kernel = Weight.of(normal(rng, kernel_size, kernel_size, channels))
         bias = Weight.of(normal(rng, channels))
         x = normal(rng, 1, size, size, channels)
@@ -138,10 +138,10 @@ def alone(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
         outputs = 0
         operators: dict[str, PackedConvolution | XnnConvolution] = {
             "ours": fp32_depthwise.DEPTHWISE.create(
-                Convolution(kernel, bias, movement, RELU6, depthwise=True)
+                Convolution(kernel, bias, attributes, RELU6, depthwise=True)
             ),
             "XNNPACK": xnn_convolution.create(
-                Convolution(kernel, bias, movement, RELU6, depthwise=True)
+                Convolution(kernel, bias, attributes, RELU6, depthwise=True)
             ),
         }
         for name, operator in operators.items():
@@ -161,7 +161,7 @@ def blocks(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
     """Print the second table."""
     print(f"{'block':28}{'one pass':>18}{'three steps':>18}   faster  GFLOP/s")
     for size, inputs, inner, outputs, stride in BLOCKS:
-        movement = Movement((1,) * 4, (stride, stride), groups=inner)
+        attributes = ConvAttributes((1,) * 4, (stride, stride), groups=inner)
 
         def product(inputs: int, outputs: int, epilogue: Epilogue) -> PackedMatmul:
             matrix = Weight.of(normal(rng, outputs, inputs) / np.float32(np.sqrt(inputs)))
@@ -172,10 +172,10 @@ def blocks(rng: np.random.Generator, pool: ThreadPool, rounds: int) -> None:
         project = product(inner, outputs, Epilogue())
         x = normal(rng, 1, size, size, inputs or inner)
         together = fp32_depthwise.DEPTHWISE.create(
-            Convolution(kernel, bias, movement, RELU6, depthwise=True)
+            Convolution(kernel, bias, attributes, RELU6, depthwise=True)
         )
         depthwise = fp32_depthwise.DEPTHWISE.create(
-            Convolution(kernel, bias, movement, RELU6, depthwise=True)
+            Convolution(kernel, bias, attributes, RELU6, depthwise=True)
         )
         block = Separable(expand, together, project)
         pixels = int(np.prod(block.reshape(x.shape, pool)))

@@ -29,11 +29,11 @@ from timing import alone, in_turns, parser
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
-from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.winograd import fits_winograd
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
@@ -113,21 +113,21 @@ def operators(
         }
         return matmuls, (kernel, bias)
     pad = kernel_size // 2
-    movement = Movement(pads=(pad,) * 4, strides=(stride, stride))
+    attributes = ConvAttributes(pads=(pad,) * 4, strides=(stride, stride))
     depth = np.float32(math.sqrt(kernel_size * kernel_size * inputs))
     kernel = Weight.of(
         rng.standard_normal((outputs, kernel_size, kernel_size, inputs), np.float32) / depth
     )
     built: dict[str, Any] = {
-        "ours": fp32.CONVOLUTION.create(Convolution(kernel, bias, movement)),
-        "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, movement)),
+        "ours": fp32.CONVOLUTION.create(Convolution(kernel, bias, attributes)),
+        "XNNPACK": xnn_convolution.create(Convolution(kernel, bias, attributes)),
     }
-    if fits_winograd(kernel.shape, movement):
+    if fits_winograd(kernel.shape, attributes):
         for tile in TILES:
             image, lanes = (1, size[0], size[1]), target.current().fp32_packing
-            star = "*" * (tile_for(kernel.shape, movement, image, lanes) == tile)
+            star = "*" * (tile_for(kernel.shape, attributes, image, lanes) == tile)
             name = f"{tile} x {tile}{star}"
-            built[name] = fp32_winograd.BY_TILE[tile].create(Convolution(kernel, bias, movement))
+            built[name] = fp32_winograd.BY_TILE[tile].create(Convolution(kernel, bias, attributes))
     return built, (kernel, bias)
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from timing import alone, in_turns, parser
 
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 
@@ -67,7 +67,7 @@ def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], n
     """Return three operators, and their input."""
     _, size, inputs, outputs, kernel_size, stride, depthwise = shape
     pad = kernel_size // 2
-    movement = Movement(
+    attributes = ConvAttributes(
         pads=(pad,) * 4, strides=(stride, stride), groups=inputs if depthwise else 1
     )
     dims = (
@@ -85,13 +85,13 @@ def operators(shape: Shape, rng: np.random.Generator) -> tuple[dict[str, Any], n
     float_bias = Weight.of(rng.standard_normal(outputs).astype(np.float32))
     built = {
         "float32": xnn_convolution.create(
-            Convolution(wide, float_bias, movement, depthwise=depthwise)
+            Convolution(wide, float_bias, attributes, depthwise=depthwise)
         ),
         "ours": create_convolution(
-            Convolution(stored, bias, movement, REQUANTIZED, depthwise=depthwise)
+            Convolution(stored, bias, attributes, REQUANTIZED, depthwise=depthwise)
         ),
         "int8": xnn_convolution.create(
-            Convolution(stored, bias, movement, REQUANTIZED, depthwise=depthwise)
+            Convolution(stored, bias, attributes, REQUANTIZED, depthwise=depthwise)
         ),
     }
     x = rng.integers(-128, 128, (1, *size, inputs)).astype(np.int8)

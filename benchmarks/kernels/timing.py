@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from narrowpass_planning.plan.executor import Entry
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Tape, aligned
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]

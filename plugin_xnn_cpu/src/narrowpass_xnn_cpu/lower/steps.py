@@ -13,7 +13,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.meter import NativeMeter
+from narrowpass_xnn_cpu.native.runtime.meter import NativeMeter
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement
 
@@ -101,7 +101,7 @@ class Lookup(Computation):
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), self.table))
+        return Run(shape, "NP_TABLE", params=kernels.lookup_table(elements(shape), self.table))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Convert(Computation):
             return Run(shape)
         source, target = step.op.operands[0].dtype, step.op.output.dtype
         if target.itemsize == 1:
-            return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), OFFSET_128))
+            return Run(shape, "NP_TABLE", params=kernels.lookup_table(elements(shape), OFFSET_128))
         params = kernels.convert(elements(shape), source.name, target.name)
         return Run(shape, "NP_CONVERT", params=params)
 
@@ -147,7 +147,7 @@ class RoundTo(Computation):
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        params = kernels.rounding(elements(shape), self.dtype.name)
+        params = kernels.round_to(elements(shape), self.dtype.name)
         return Run(shape, "NP_CONVERT", params=params)
 
 
@@ -264,7 +264,7 @@ class Transpose(Computation):
         planes = _interleaved_planes(shape, self.perm)
         itemsize = step.op.output.dtype.itemsize
         if planes is not None and itemsize in (1, 4):
-            return Run(result, "NP_NCHW_TO_NHWC", params=kernels.interleave(*planes, itemsize))
+            return Run(result, "NP_NCHW_TO_NHWC", params=kernels.nchw_to_nhwc(*planes, itemsize))
         if step.packed is not None and len(shape) <= 6:
             step.packed.reshape(shape, self.perm, sizing.pool)
             return Run(result, step.packed.call, step.packed)

@@ -19,9 +19,9 @@ from narrowpass_xnn_cpu.lower.norm import batch_norm, group_norm, layer_norm, ro
 from narrowpass_xnn_cpu.lower.trees import lowering
 from narrowpass_xnn_cpu.lowered.op import Computation
 from narrowpass_xnn_cpu.native.own.recurrent import Activation, Cell
-from narrowpass_xnn_cpu.native.problems.convolution import Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, SumS8
+from narrowpass_xnn_cpu.native.problems.quantization import AddS8, Quantization, Requantized
 
 COMPUTATIONS: tuple[type[Computation], ...] = (
     attention.Attention,
@@ -108,11 +108,11 @@ CLASSES: dict[str, type[Any]] = {
         Activation,
         Cell,
         Epilogue,
-        Movement,
+        ConvAttributes,
         Quantization,
         Quantized,
         Requantized,
-        SumS8,
+        AddS8,
         conv2d.KernelWindow,
         padding.Pads,
         resize.TargetSize,

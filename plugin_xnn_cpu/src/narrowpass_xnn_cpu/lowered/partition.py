@@ -13,8 +13,8 @@ from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
-from narrowpass_xnn_cpu.native.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Item = LoweredOp | ShapeNode

@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Image
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -154,7 +154,7 @@ def output_shape(
     else:
         height, width = operator.reshape(full, sizing.pool)
     if height < 1 or width < 1:
-        raise BackendError(f"the output for an input of {list(shape)} is empty")
+        raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
     line = (image[0], width, outputs)
     result = (image[0], height, width, outputs) if len(shape) == 4 else line
     return result, operator.call if image[0] else ""
@@ -198,7 +198,7 @@ class Conv2d(WithEpilogue):
     weight: Weight
     bias: Weight | None
     kernel_window: KernelWindow
-    attributes: Movement
+    attributes: ConvAttributes
     outputs: int
     algorithm: str = "direct"
     image: Image | None = None
@@ -241,7 +241,7 @@ class Conv2d(WithEpilogue):
         """See `Computation.kernel_name`."""
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = "convolution" if self._is_bf16 else names.get(self.algorithm) or packed.name
-        return f"{packed.maker}{name}"
+        return f"{packed.prefix}{name}"
 
     def precision(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.precision`."""

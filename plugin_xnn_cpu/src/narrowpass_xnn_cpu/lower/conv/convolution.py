@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.matmul.epilogue import emit
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Image
 from narrowpass_xnn_cpu.native.table.convolution import (
     bf16_is_own,
     fuses_epilogue,
@@ -83,8 +83,8 @@ def _bias(facts: Facts, value: ir.Value | None) -> Weight | None:
     return None if value is None else facts.weight(value)
 
 
-def _conv_attributes(op: Op, kernel_window: KernelWindow) -> Movement:
-    return Movement(
+def _conv_attributes(op: Op, kernel_window: KernelWindow) -> ConvAttributes:
+    return ConvAttributes(
         kernel_window.pads, kernel_window.strides, kernel_window.dilations, op.get("group", 1)
     )
 

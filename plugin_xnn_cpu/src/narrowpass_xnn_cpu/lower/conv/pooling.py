@@ -19,7 +19,11 @@ from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.problems.bounds import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.problems.bounds import (
+    check_kernel_size,
+    checked_pixels,
+    checked_shape,
+)
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
 
@@ -81,7 +85,7 @@ class Pool(Computation):
             1,
             "kernel size, stride or dilation",
         )
-        check_window(image, kernel_window.size, pads, kernel_window.dilations)
+        check_kernel_size(image, kernel_window.size, pads, kernel_window.dilations)
         reaches = [
             (size - 1) * step + 1
             for size, step in zip(kernel_window.size, kernel_window.dilations, strict=True)

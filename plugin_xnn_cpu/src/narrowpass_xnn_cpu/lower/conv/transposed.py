@@ -26,7 +26,7 @@ from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Image
 
 
 def is_matmul(kernel_window: KernelWindow, groups: int) -> bool:
@@ -96,7 +96,7 @@ def lower_subpixel(
         weight=interleaved,
         bias=bias,
         kernel_window=KernelWindow(taps, padding, (1, 1), (1, 1), kernel_window.only_for),
-        attributes=Movement(padding),
+        attributes=ConvAttributes(padding),
         outputs=shape[0],
         winograd=False,
     )
@@ -214,7 +214,7 @@ def lower_convolution(
         weight=kernel.then("turned", _rotate_180),
         bias=bias,
         kernel_window=direct,
-        attributes=Movement(pads, kernel_window.strides, kernel_window.dilations),
+        attributes=ConvAttributes(pads, kernel_window.strides, kernel_window.dilations),
         outputs=kernel.shape[0],
         image=image,
         winograd=builder.winograd,

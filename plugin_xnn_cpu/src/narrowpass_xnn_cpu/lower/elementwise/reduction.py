@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.lower.steps import (
     Unary,
 )
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native import calls, elem_kernels, kernels
+from narrowpass_xnn_cpu.native import calls, elem_kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import reduction
 
@@ -115,14 +115,11 @@ class Reduce(Computation):
         changes = function in ("sum_squared", "l1")
         if all(shape[axis] == 1 for axis in axes) and not changes:
             return Run(result, view=0)
-        if self._is_typed(step.op):
+        if step.packed is None:
             name = _TYPED_NAMES.get(function, function)
             dtype = step.op.operands[0].dtype
             params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
             return Run(result, "NP_TYPED_REDUCTION", params=params)
-        if step.packed is None:
-            params = kernels.extremes(shape, axes, least=function == "min")
-            return Run(result, "NP_MIN_MAX", params=params)
         step.packed.reshape(shape, axes, sizing.pool)
         return Run(result, step.packed.call, step.packed)
 

@@ -25,11 +25,11 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
+    AddS8,
     Quantization,
     Requantized,
-    SumS8,
     UnfitError,
 )
 from narrowpass_xnn_cpu.native.table import create_convolution, select
@@ -86,12 +86,12 @@ class Conv2dInt8(Computation):
     weight: Quantized
     bias: Weight | None
     kernel_window: KernelWindow
-    attributes: Movement
+    attributes: ConvAttributes
     requantized: Requantized
     outputs: int
     algorithm: str = "direct"
     adjustments: tuple[int, ...] = ()
-    added: SumS8 | None = None
+    added: AddS8 | None = None
     in_offset: bool = False
     out_offset: bool = False
     other_offset: bool = False
@@ -132,7 +132,7 @@ class Conv2dInt8(Computation):
         """See `Computation.kernel_name`."""
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = names.get(self.algorithm, "convolution")
-        return f"{packed.maker}{name} int8{'' if self.added is None else ' and add'}"
+        return f"{packed.prefix}{name} int8{'' if self.added is None else ' and add'}"
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
@@ -180,8 +180,8 @@ def _conv(op: Op, builder: Builder) -> None:
         kernel = stored(image.transpose(0, 2, 3, 1))
     change = requantized(op)
     terms = per_group * math.prod(kernel_window.size)
-    bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    attributes = Movement(
+    bias = _bias(op, facts, kernel, terms, change.input, change.output)
+    attributes = ConvAttributes(
         kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups
     )
     algorithm = "depthwise" if depthwise else "direct"
@@ -203,8 +203,8 @@ def _deconv(op: Op, builder: Builder) -> None:
     kernel = stored(permuted.reshape(outputs, *kernel_window.size, inputs // groups))
     change = requantized(op)
     terms = (inputs // groups) * math.prod(kernel_window.size)
-    bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    attributes = Movement(
+    bias = _bias(op, facts, kernel, terms, change.input, change.output)
+    attributes = ConvAttributes(
         kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups
     )
     rank = len(weight.shape)

@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native.problems.quantization import LOW, Quantization, SumS8, UnfitError
+from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
 from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce, check_mean_scales
@@ -112,7 +112,7 @@ def _binary(op: Op, builder: Builder) -> None:
     slots = operand(builder, first, perm), operand(builder, second, perm)
     limits = quantized_limits(op.limits, target)
     if function == "add":
-        added = SumS8.of(one, other, target, limits)
+        added = AddS8.of(one, other, target, limits)
         if _fuse_into_convolution(op, builder, slots, perm, added):
             return
     if limits == (-128, 127):
@@ -123,7 +123,7 @@ def _binary(op: Op, builder: Builder) -> None:
 
 
 def _fuse_into_convolution(
-    op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: SumS8
+    op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: AddS8
 ) -> bool:
     """Fuse an Add into the epilogue of a convolution whose result it alone reads, if supported.
 
@@ -141,7 +141,7 @@ def _fuse_into_convolution(
         if not isinstance(convolution, Conv2dInt8) or builder.layout(value) != perm:
             continue
         if before is not None and convolution.can_add:
-            turned = added if index == 0 else added.turned()
+            turned = added if index == 0 else added.swapped()
             fused = dataclasses.replace(convolution, added=turned)
             operands = before.operands[0], slots[1 - index]
             builder.replace([before], fused, operands, op.output, perm)

@@ -93,7 +93,7 @@ class ConvertInt16(Computation):
         if not elements(shape):
             return Run(shape)
         found = self.quantization
-        params = int16_kernels.int16(
+        params = int16_kernels.quantize16(
             elements(shape), found.scale, found.zero_point, is_signed=found.is_signed
         )
         return Run(shape, _CONVERSIONS[_are_float(step.op)][1], params=params)

@@ -29,9 +29,13 @@ from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import (
+    ConvAttributes,
+    Convolution,
+    DynamicScales,
+)
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.native.problems.quantization import MOST_TERMS
+from narrowpass_xnn_cpu.native.problems.quantization import MAX_TERMS_WITH_ZERO_POINTS
 from narrowpass_xnn_cpu.native.table import (
     AnyConvolution,
     AnyMatmul,
@@ -140,7 +144,7 @@ class MatMulInteger(Computation):
     @functools.cached_property
     def problem(self) -> Matmul:
         """The problem that the kernel table selects a kernel for."""
-        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
+        dynamic = DynamicScales(raw=self.raw, zero_point=self.zero_point)
         return Matmul(self.weight, self.bias, dynamic)
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
@@ -183,14 +187,14 @@ class ConvolutionInteger(Computation):
     weight: Quantized
     bias: Weight | None
     kernel_window: KernelWindow
-    attributes: Movement
+    attributes: ConvAttributes
     raw: bool
     zero_point: int
 
     @functools.cached_property
     def problem(self) -> Convolution:
         """The problem that the kernel table selects a kernel for."""
-        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
+        dynamic = DynamicScales(raw=self.raw, zero_point=self.zero_point)
         return Convolution(self.weight, self.bias, self.attributes, dynamic)
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
@@ -238,7 +242,7 @@ def check(op: Op, facts: Facts) -> str | None:
             return f"it has {(rank or 2) - 2} spatial dimensions; the kernel is for one or two"
         count = dims[0]
         terms = math.prod(size for size in dims[1:] if isinstance(size, int))
-    if isinstance(terms, int) and terms > MOST_TERMS:
+    if isinstance(terms, int) and terms > MAX_TERMS_WITH_ZERO_POINTS:
         return f"int32 accumulators of {terms} terms may overflow"
     zero = op.input(3)
     if zero is not None and not facts.is_constant(zero):
@@ -376,7 +380,7 @@ def _convolution(op: Op, builder: Builder) -> None:
     image = weight.integers.reshape(outputs, per_group, *kernel_window.size).transpose(0, 2, 3, 1)
     kernel = Quantized(image, weight.scale, weight.zero, 0)
     slots, zero = _row_quantization(op, builder)
-    attributes = Movement(
+    attributes = ConvAttributes(
         kernel_window.pads, kernel_window.strides, kernel_window.dilations, op.get("group", 1)
     )
     bias = _bias(op, facts, outputs)

@@ -59,7 +59,7 @@ class MatMulInt8(Computation):
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
-        return f"{packed.maker}fully connected int8"
+        return f"{packed.prefix}fully connected int8"
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""

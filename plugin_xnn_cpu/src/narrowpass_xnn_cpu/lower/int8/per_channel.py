@@ -58,7 +58,7 @@ class FakeQuantizePerChannel(Computation):
         if not elements(shape):
             return Run(shape)
         inner = math.prod(shape[axis + 1 :])
-        params = int16_kernels.fake_channels(elements(shape), inner, table)
+        params = int16_kernels.fake_quantize_channels(elements(shape), inner, table)
         return Run(shape, "NP_FAKE_QUANTIZE_CHANNELS", params=params)
 
 

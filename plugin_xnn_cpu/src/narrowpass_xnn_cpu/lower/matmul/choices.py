@@ -17,11 +17,11 @@ import numpy as np
 
 from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.own import fp32
-from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, TABLE
+from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, UNPACKED
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.table import select
-from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over, quantizes_rows_before
+from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason, quantizes_rows_once
 from narrowpass_xnn_cpu.native.target import Target
 
 HALF_ROWS = 8
@@ -104,14 +104,14 @@ def choices(
         in_memory=embedding and kernel.dtype == _FLOAT32,
     )
     if kernel.dtype == BFLOAT16:
-        if not target.has_bf16 or not bf16_passed_over(rows, target):
+        if not target.has_bf16 or not bf16_reject_reason(rows, target):
             yield Choice(problem, "bfloat16")
         yield Choice(wide, "float32")
     elif kernel.dtype == np.float16:
         yield _half(problem, wide, target, accumulate)
     else:
-        is_table = wide.in_memory and select(wide, target).kernel is TABLE
-        if not is_table and rows is not None and rows <= MOST_ROWS and bias is None:
+        is_table = wide.in_memory and select(wide, target).kernel is UNPACKED
+        if not is_table and rows is not None and rows <= MAX_ROWS and bias is None:
             yield from _stored_half(kernel, target, precision)
         yield Choice(wide, precision)
 
@@ -135,8 +135,8 @@ def _int8(
 def _half(half: Matmul, wide: Matmul, target: Target, accumulate: str) -> Choice:
     """Return the choice for a matrix that is float16 in the model."""
     inputs, outputs = half.sizes
-    pays = inputs * outputs >= HALF_SIZE and target.has_half_gemm
-    if not pays or (accumulate == "float32" and not target.half_accumulates_wide):
+    pays = inputs * outputs >= HALF_SIZE and target.has_float16_gemm
+    if not pays or (accumulate == "float32" and not target.float16_accumulates_in_float32):
         return Choice(wide, "float32")
     if half.rows is None:
         return Choice(wide, f"float16 up to {HALF_ROWS} rows, else float32", few_rows=half)
@@ -149,7 +149,7 @@ def _stored_half(kernel: Weight, target: Target, precision: str) -> Iterator[Cho
     Only the few-rows kernel computes float32 rows times a float16 matrix in float32.
     """
     narrow = kernel.narrow
-    if narrow is None or narrow.dtype != np.float16 or not target.has_half_gemm:
+    if narrow is None or narrow.dtype != np.float16 or not target.has_float16_gemm:
         return
     transposed = narrow.permuted_from is None
     source = narrow if transposed else narrow.transpose(1, 0)
@@ -172,7 +172,7 @@ def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:
     if _blocks(kernel) is not None:
         return False
     if kernel.dtype == BFLOAT16 and target.has_bf16:
-        return not bf16_passed_over(rows, target) or target.has_fp32_gemm
+        return not bf16_reject_reason(rows, target) or target.has_fp32_gemm
     return kernel.dtype == _FLOAT32 and kernel.quantized is None and target.has_fp32_gemm
 
 
@@ -187,7 +187,7 @@ def shares_quantized_rows(kernel: Weight, activations: str, target: Target) -> b
     matrix = kernel.quantized
     if activations != "dynamic" or matrix is None or _blocks(kernel) is not None:
         return False
-    return quantizes_rows_before(matrix, kernel.shape[1], target)
+    return quantizes_rows_once(matrix, kernel.shape[1], target)
 
 
 def is_gemm(choice: Choice, target: Target) -> bool:

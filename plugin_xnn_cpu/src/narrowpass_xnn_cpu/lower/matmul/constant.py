@@ -30,7 +30,7 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.own.few_rows import FewRows
+from narrowpass_xnn_cpu.native.own.gemv import Gemv
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
@@ -125,7 +125,7 @@ class ConstantMatMul(WithEpilogue):
         if not rows:
             return Run(result)
         operator = packed.operator(rows)
-        if isinstance(operator, PackedMatmul | FewRows):
+        if isinstance(operator, PackedMatmul | Gemv):
             params = operator.reshape(rows, sizing.pool, epilogue=epilogue)
         else:
             params = operator.reshape(rows, sizing.pool)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.matmul.choices import HALF_ROWS, Choice
 from narrowpass_xnn_cpu.native.own import fp32
-from narrowpass_xnn_cpu.native.own.few_rows import FewRows
+from narrowpass_xnn_cpu.native.own.gemv import Gemv
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
-from narrowpass_xnn_cpu.native.own.upcast import LEAST_ROWS, UpcastMatmul
+from narrowpass_xnn_cpu.native.own.upcast import MIN_ROWS, UpcastMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
@@ -70,8 +70,8 @@ class PackedConstantMatMul:
         if self._rows:
             found = self.operator(self._rows)
         elif self._rows is None:
-            found = self._operator.for_rows(LEAST_ROWS, self._epilogue)
-        return "few rows" if isinstance(found, FewRows) else f"{found.maker}fully connected"
+            found = self._operator.for_rows(MIN_ROWS, self._epilogue)
+        return "few rows" if isinstance(found, Gemv) else f"{found.prefix}fully connected"
 
     def _by_rows(self, rows: int) -> AnyMatmul:
         if self._few_rows is None or rows > HALF_ROWS:

@@ -27,7 +27,7 @@ from narrowpass_xnn_cpu.native.own.recurrent import (
     Activation,
     Cell,
     Recurrence,
-    identity_of_zeros,
+    zeros_weight,
 )
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -308,7 +308,7 @@ def _extra(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Wei
     if kind == "GRU after":
         shape = directions, 1, hidden
         if op.input(3) is None:
-            return identity_of_zeros(shape)
+            return zeros_weight(shape)
         return facts.weight(op.required(3)).then(
             "bias of the recurrence", lambda bias: bias[:, None, -hidden:], shape
         )

@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.picking import pick
+from narrowpass_xnn_cpu.native.indexing import indexed_copy
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
 
@@ -158,7 +158,7 @@ class PadFromInput(Computation):
         if not elements(result):
             return Run(result)
         strides = kernels.dense_strides(shape)
-        params = pick(tables, strides, step.op.output.dtype.itemsize)
+        params = indexed_copy(tables, strides, step.op.output.dtype.itemsize)
         return Run(result, "NP_INDEXED_COPY", params=params)
 
 

@@ -50,9 +50,9 @@ class GatherAt(Computation):
         data, indices = shapes
         dtype, index_size = step.op.output.dtype, step.op.operands[1].dtype.itemsize
         if self.axis is not None:
-            params = indexing.along_axis(data, indices, self.axis, dtype, index_size)
+            params = indexing.gather_elements(data, indices, self.axis, dtype, index_size)
             return Run(indices, "NP_GATHER_ELEMENTS" if elements(indices) else "", params=params)
-        params = indexing.at_tuples(data, indices, self.batched, dtype, index_size)
+        params = indexing.gather_nd(data, indices, self.batched, dtype, index_size)
         result = (*indices[:-1], *data[self.batched + indices[-1] :])
         return Run(result, "NP_GATHER_ND" if elements(result) else "", params=params)
 
@@ -81,10 +81,10 @@ class Scatter(Computation):
         data, indices, updates = shapes
         types = step.op.output.dtype, step.op.operands[1].dtype.itemsize
         if self.axis is not None:
-            params = indexing.along_axis(data, indices, self.axis, *types, self.reduction)
+            params = indexing.gather_elements(data, indices, self.axis, *types, self.reduction)
             due, call = indices, "NP_SCATTER_ELEMENTS"
         else:
-            params = indexing.at_tuples(data, indices, 0, *types, self.reduction)
+            params = indexing.gather_nd(data, indices, 0, *types, self.reduction)
             due, call = (*indices[:-1], *data[indices[-1] :]), "NP_SCATTER_ND"
         if updates != due:
             raise BackendError(f"updates {list(updates)} do not fit {list(due)}")

@@ -39,7 +39,7 @@ class RowFunction(Computation):
         if not elements(shape):
             return Run(shape)
         columns = elements(shape[len(shape) - self.axes :])
-        params = elem_kernels.rows(elements(shape) // columns, columns, self.function)
+        params = elem_kernels.row_function(elements(shape) // columns, columns, self.function)
         return Run(shape, "NP_ROWS", params=params)
 
 

@@ -134,6 +134,20 @@ class Weight:
         """
         return self._dense(self.compute())
 
+    def checked(self, check: Callable[[Array], None]) -> Weight:
+        """Return the same constant, of the same identity, whose elements are checked when loaded.
+
+        Args:
+            check: raises for elements that are not supported; called with a dense array.
+        """
+
+        def load() -> Array:
+            array = np.ascontiguousarray(self.compute())
+            check(array)
+            return array
+
+        return dataclasses.replace(self, compute=load)
+
     def view(self) -> Array:
         """Return the elements, dense, from their file without a copy where possible.
 

@@ -1,4 +1,4 @@
-"""Meters that a tape fills while it runs."""
+"""Observers of values for calibration, which a tape updates while it runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension
 
 _NONE = 0x7FFFFFFF, -0x80000000
-"""Least and largest key before any element was seen."""
+"""Initial minimum and maximum of keys, before any element."""
 _INFINITE = 0x7F800000
 """The key of infinity."""
 
 
 class NativeMeter:
-    """Observes one value; it is off outside of `begin` and `end`."""
+    """Observes one value between `begin` and `end`."""
 
     def __init__(self) -> None:
         self._ffi, self._lib = extension().ffi, extension().lib
@@ -31,11 +31,11 @@ class NativeMeter:
         return calls.parameters("NP_OBSERVE", (count, self._meter))
 
     def begin(self, meter: Meter, scratch: np.ndarray[Any, Any]) -> None:
-        """Let the next runs fill `meter`, which is kept, with its arrays, until `end`.
+        """Observe the value in the next runs.
 
         Args:
-            meter: what is filled.
-            scratch: memory of `scratch_for`.
+            meter: receives the minimum and maximum, or a histogram; it must live until `end`.
+            scratch: memory from `scratch_for`.
         """
         native = self._meter
         native.low, native.high = _NONE
@@ -49,7 +49,7 @@ class NativeMeter:
             native.kind = self._lib.NP_METER_EXTREMES
 
     def end(self, meter: Meter) -> None:
-        """Write what was observed to `meter`, and stop observing."""
+        """Write the observed extremes and counts to `meter`, and stop observing."""
         native = self._meter
         native.kind = self._lib.NP_METER_OFF
         extremes = meter.extremes if isinstance(meter, Counts) else meter
@@ -67,13 +67,13 @@ def _include(extremes: Extremes, low: int, high: int) -> None:
 
 
 def _number(key: int) -> float:
-    """Return the float of a key; see ``np_meter``."""
+    """Return the float of a key, an int32 with the same order as floats; see ``np_meter``."""
     bits = key ^ 0x7FFFFFFF if key < 0 else key
     (number,) = struct.unpack("<f", struct.pack("<i", bits))
     return float(number)
 
 
 def scratch_for(meters: Iterable[Meter], pool: Pool) -> np.ndarray[Any, Any]:
-    """Return scratch memory that is large enough for each of some meters."""
+    """Return scratch memory for all threads that is large enough for any of the meters."""
     bins = max((meter.bins for meter in meters if isinstance(meter, Counts)), default=0)
     return np.empty(extension().lib.np_meter_words(bins) * pool.threads, np.uint32)

@@ -1,4 +1,4 @@
-"""Thread pools, one for each number of threads, shared by all programs of that number."""
+"""Thread pools, one for each number of threads, shared by the programs of the process."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from narrowpass.framework.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import extension
 
 _MOST = 1024
-_LINGER = 500_000
-"""Nanoseconds for which workers stay awake after a run: the next one may follow at once."""
-_SPIN = 2_000_000
-"""The same of a spinning pool."""
+_SHORT_SPIN = 500_000
+"""Nanoseconds for which workers spin-wait after a run, for one that follows at once."""
+_LONG_SPIN = 2_000_000
+"""The same of a pool with `spin`."""
 
 
 class ThreadPool(Uncopied):
-    """Workers that several programs share. `shared` returns one; it ends with its last user.
+    """Worker threads, which end when the last program that uses them is freed; see `shared`.
 
     Attributes:
-        threads: how many threads compute, the calling one included.
+        threads: the number of threads that compute, including the calling one.
         handle: pthreadpool's handle; NULL for one thread.
         workers: the workers' handle; NULL for one thread.
     """
@@ -37,21 +37,22 @@ class ThreadPool(Uncopied):
         self.handle: Any = ffi.NULL
         self.workers: Any = ffi.NULL
         if threads > 1:
-            self.workers = lib.np_workers_new(threads - 1, _SPIN if spin else _LINGER)
+            self.workers = lib.np_workers_new(threads - 1, _LONG_SPIN if spin else _SHORT_SPIN)
             if self.workers == ffi.NULL:
-                raise UsageError(f"{threads} threads could not be started; ask for fewer")
-            life = _Life(lib, self.workers)
-            weakref.finalize(self, life.end).atexit = False
-            self.handle = life.handle = lib.np_workers_begin_pool(self.workers)
-            started = self.handle != ffi.NULL and all(map(life.start, range(1, threads)))
+                raise UsageError(f"{threads} threads could not be started; use fewer")
+            workers = _Workers(lib, self.workers)
+            weakref.finalize(self, workers.end).atexit = False
+            self.handle = workers.handle = lib.np_workers_begin_pool(self.workers)
+            started = self.handle != ffi.NULL and all(map(workers.start, range(1, threads)))
             if not started:
-                raise UsageError(f"{threads} threads could not be started; ask for fewer")
+                raise UsageError(f"{threads} threads could not be started; use fewer")
 
 
-class _Life:
-    """The threads of a pool, from their start to their end.
+class _Workers:
+    """Starts and ends the threads of a pool.
 
-    They are threads of Python: an extension that starts its own needs a newer C library.
+    They are threads of Python, since ``pthread_create`` in the extension would need a newer C
+    library than the wheel is built for.
     """
 
     def __init__(self, lib: Any, workers: Any) -> None:
@@ -62,7 +63,7 @@ class _Life:
         self._process = os.getpid()
 
     def start(self, number: int) -> bool:
-        """Start a thread; return whether the system had one more."""
+        """Start a thread; return whether the system allowed that."""
         thread = threading.Thread(target=self._work, name=f"narrowpass-{number}", daemon=True)
         with self._lock:
             self._started += 1
@@ -85,13 +86,13 @@ class _Life:
             self._lib.np_workers_free(self._workers)
 
     def end(self) -> None:
-        """Let the threads end; the last one frees what they share."""
-        # The threads did not come along into a forked child: nothing there can end.
+        """Let the threads end; the last one frees their shared state."""
+        # A forked child has none of the threads.
         if self._process != os.getpid():
             return
         if self.handle:
             self._lib.pthreadpool_destroy(self.handle)
-        with self._lock:  # nobody frees what is still in use here
+        with self._lock:  # no thread frees the state while this call uses it
             self._lib.np_workers_stop(self._workers)
         if not self._started:
             self._lib.np_workers_free(self._workers)
@@ -106,11 +107,11 @@ def shared(threads: int | None, *, spin: bool = False) -> ThreadPool:
     """Return the pool of this process with `threads` threads; None for `default_threads`.
 
     Args:
-        threads: how many threads compute, the calling one included.
-        spin: whether workers stay awake for a while after each run.
+        threads: the number of threads that compute, including the calling one.
+        spin: whether workers spin-wait for two milliseconds after each run.
 
     Raises:
-        UsageError: a number of threads that makes no sense, or that cannot be started.
+        UsageError: an invalid number of threads, or one that cannot be started.
     """
     if threads is None:
         threads = default_threads()
@@ -123,11 +124,11 @@ class _Pools:
     """The pools of this process that are in use."""
 
     def __init__(self) -> None:
-        self._renew()
-        # Another thread may hold the lock while this one forks, and threads stay behind.
-        os.register_at_fork(after_in_child=self._renew)
+        self._reset()
+        # A fork copies a lock that another thread may hold, and none of the threads.
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._pools: weakref.WeakValueDictionary[tuple[int, bool], ThreadPool] = (
             weakref.WeakValueDictionary()

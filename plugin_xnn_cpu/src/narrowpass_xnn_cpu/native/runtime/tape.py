@@ -1,4 +1,4 @@
-"""A tape: steps over numbered buffers, run by one call into C without Python's lock."""
+"""A tape: a sequence of kernel calls over numbered buffers, run by one C call without the GIL."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension, meaning
 from narrowpass_xnn_cpu.native.operator import Operator
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.signals import Interruption
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.signals import Interruption
 
 
 class Tape:
-    """Compiled steps. Not safe to run from two threads at once.
+    """A sequence of kernel calls in C. Only one thread may run it at a time.
 
     Args:
-        entries: the steps.
-        buffers: how many buffers there are.
+        entries: the steps: call, operator or parameters, and buffer numbers.
+        buffers: the number of buffers.
     """
 
     def __init__(self, entries: Sequence[Entry], buffers: int) -> None:
@@ -46,7 +46,7 @@ class Tape:
             step.params = ffi.NULL if entry.params is None else entry.params
 
     def replace(self, index: int, operator: Operator | None, params: Any, *, alone: bool) -> None:
-        """Replace the parameters of a step; an operator that was reshaped stays the same object."""
+        """Replace operator and parameters of a step, after they have been reshaped."""
         ffi = self._ffi
         old = self._entries[index]
         entry = dataclasses.replace(old, operator=operator, params=params, alone=alone)
@@ -59,9 +59,9 @@ class Tape:
         self._fresh = True
 
     def bind(self, number: int, array: np.ndarray[Any, Any], offset: int = 0) -> None:
-        """Bind a buffer to the bytes of `array` from an offset on.
+        """Bind a buffer to the memory of `array`, from an offset in bytes on.
 
-        The array is dense and not empty. The caller keeps it as long as the tape runs on it.
+        The array is dense and not empty. The caller keeps it alive while the tape uses it.
         """
         self._buffers[number] = _buffer(self._ffi, array) + offset
 
@@ -78,22 +78,24 @@ class Tape:
     def bind_readable(
         self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Bind as `bind_all` does to `readable` of an array, which may be empty; return that."""
+        """Bind buffers to an array or to its `readable` copy; return the one that is bound."""
         size = array.nbytes
         if size and array.flags.c_contiguous:
             start = _buffer(self._ffi, array)
-            if self._lib.np_overread_stays_in_page(start, size) or _ends_well(_start(array), array):
+            if self._lib.np_overread_stays_in_page(start, size) or _has_readable_tail(
+                _start(array), array
+            ):
                 self.bind_at(binds, start)
                 return array
-        given = readable(array)
-        if given.nbytes:
-            self.bind_all(binds, given)
-        return given
+        bound = readable(array)
+        if bound.nbytes:
+            self.bind_all(binds, bound)
+        return bound
 
     def bind_workspace(self, memory: np.ndarray[Any, Any], offset: int) -> None:
-        """Bind the workspace to `memory`, from an offset in bytes on. Buffers may have moved too.
+        """Bind the workspace to `memory`, from an offset in bytes on; operators are set up again.
 
-        The caller keeps it as long as the tape runs on it.
+        The caller keeps it alive while the tape uses it.
         """
         self._workspace = self._ffi.from_buffer(memory) + offset
         self._set_up_again()
@@ -111,8 +113,8 @@ class Tape:
 
         Raises:
             BackendError: a step that failed; the message names its node.
-            BaseException: what a signal handler raised meanwhile, such as KeyboardInterrupt. The
-                tape can be run again; what this run would have written is undefined.
+            BaseException: what a signal handler raised during the run, such as KeyboardInterrupt.
+                The tape can be run again; the outputs of this run are undefined.
         """
         ffi = self._ffi
         count = len(self._entries)
@@ -128,11 +130,11 @@ class Tape:
             self._failed,
             *self._interruption.arguments(),
         )
-        self._end(status)
+        self._finish(status)
         return times
 
     def run_loop(self, pool: ThreadPool, loop: Any) -> None:
-        """Run all steps many times, as ``np_loop`` says; raises as `run` does."""
+        """Run all steps in each iteration of a ``struct np_loop``; raises as `run` does."""
         status = self._lib.np_run_loop(
             self._steps,
             len(self._entries),
@@ -143,14 +145,14 @@ class Tape:
             *self._interruption.arguments(),
             loop,
         )
-        self._end(status)
+        self._finish(status)
 
-    def _end(self, status: int) -> None:
-        """Raise for the status of a run, and note which operators are set up."""
+    def _finish(self, status: int) -> None:
+        """Raise for the status of a run, and record which operators are set up."""
         if status:
             self._set_up_again()
             if status == self._lib.NP_STATUS_CANCELLED:
-                raise self._interruption.taken()
+                raise self._interruption.pop()
             name = self._entries[self._failed[0]].name
             raise BackendError(f"node {name!r} failed: {meaning(status)}")
         if self._fresh:
@@ -160,7 +162,7 @@ class Tape:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> Any:
-    """Return the address of a dense array, for `Tape.bind_at`; who uses it keeps the array."""
+    """Return the address of a dense array, for `Tape.bind_at`; the caller keeps the array alive."""
     return _buffer(extension().ffi, array)
 
 
@@ -170,10 +172,10 @@ def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
 
 
 def aligned(size: int) -> np.ndarray[Any, Any]:
-    """Return `size` fresh bytes that start at a multiple of 64, with what kernels over-read after.
+    """Allocate `size` bytes, aligned to 64, with the bytes after them that kernels over-read.
 
     Raises:
-        BackendError: more bytes than the machine has.
+        BackendError: out of memory.
     """
     return allocate_bytes(HEAP, size + extra_bytes())
 
@@ -182,41 +184,41 @@ _PAGE = 4096
 
 
 def extra_bytes() -> int:
-    """Return how many bytes kernels may read beyond a buffer."""
+    """Return the number of bytes that kernels may over-read after a buffer."""
     return int(extension().lib.XNN_EXTRA_BYTES)
 
 
 def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return `array`, dense and with readable bytes after it; a copy where it is not so.
+    """Return `array` if it is dense and kernels may over-read it, else a copy.
 
-    The bytes after it surely are mapped where they lie in the page of its last byte, or belong to
-    what it is a view of.
+    Bytes after it are readable if they are in the page of its last byte, or in the array that it is
+    a view of.
     """
     size = array.nbytes
     if not size:
         return array
-    if array.flags.c_contiguous and _ends_well(_start(array), array):
+    if array.flags.c_contiguous and _has_readable_tail(_start(array), array):
         return array
     copy: np.ndarray[Any, Any] = aligned(size)[:size].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
 
 
-def _ends_well(start: int, array: np.ndarray[Any, Any]) -> bool:
-    """Return whether there are readable bytes after a dense array that starts there."""
+def _has_readable_tail(start: int, array: np.ndarray[Any, Any]) -> bool:
+    """Return whether kernels may over-read a dense array that starts at this address."""
     end = start + array.nbytes
     extra = extra_bytes()
-    return (end - 1) % _PAGE + extra < _PAGE or end + extra <= _end(array.base)
+    return (end - 1) % _PAGE + extra < _PAGE or end + extra <= _end_of(array.base)
 
 
-def _end(base: object) -> int:
-    """Return the address behind what an array is a view of; 0 where that is not known."""
+def _end_of(base: object) -> int:
+    """Return the end address of a dense base array; 0 for any other object."""
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
         return 0
     return int(base.ctypes.data) + base.nbytes  # of any dtype, that of records too
 
 
 def _start(array: np.ndarray[Any, Any]) -> int:
-    # numpy's own ways make an object for each of its fields.
+    # Faster than `ctypes.data`, which creates an object for each field of the interface.
     ffi = extension().ffi
     return int(ffi.cast("uintptr_t", _buffer(ffi, array)))

@@ -1,4 +1,4 @@
-"""The executor of XNNPACK: sized steps become a tape of C."""
+"""The executor of this backend: runs planned steps as a tape in C."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from narrowpass_planning.plan.executor import Array, Entry
-from narrowpass_xnn_cpu.native.tape import Tape, address_of, extra_bytes, readable
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, address_of, extra_bytes, readable
 
 _SMALL = 1 << 16
-"""Bytes that are read and written sooner than workers are woken."""
+"""Bytes that one thread reads and writes in less time than it takes to wake the workers."""
 
 _BY_BYTES = frozenset(
     {
@@ -26,7 +26,7 @@ _BY_BYTES = frozenset(
         "NP_UNARY",
     }
 )
-"""Calls of XNNPACK whose time is that of their operands; GEMMs and convolutions take longer."""
+"""Calls of XNNPACK that are bound by memory bandwidth, other than GEMMs and convolutions."""
 
 
 class NativeExecutor:
@@ -35,11 +35,11 @@ class NativeExecutor:
     extra_bytes = extra_bytes()
 
     def tape(self, entries: Sequence[Entry], buffers: int) -> Tape:
-        """Return a tape that C runs without Python's lock."""
+        """Return a tape, which C runs without the GIL."""
         return Tape(entries, buffers)
 
     def readable(self, array: Array) -> Array:
-        """Return an array, dense and with readable bytes after it."""
+        """Return an array that is dense and that kernels may over-read: itself or a copy."""
         return readable(array)
 
     def address_of(self, memory: Array, offset: int) -> Any:
@@ -47,7 +47,7 @@ class NativeExecutor:
         return address_of(memory) + offset
 
     def runs_alone(self, call: str, size: int) -> bool:
-        """Return whether an operator of XNNPACK is too small to wake the workers for."""
+        """Return whether an operator of XNNPACK is too small for more than one thread."""
         return call in _BY_BYTES and size < _SMALL
 
 

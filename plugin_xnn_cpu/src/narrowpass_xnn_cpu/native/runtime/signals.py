@@ -1,8 +1,8 @@
-"""Ctrl-C during a run: the tape lets Python's signal handlers run, and ends if one raises.
+"""Ctrl-C during a run: the tape polls Python's signal handlers, and stops if one raises.
 
-Python runs handlers in the main thread alone, when that executes Python: a call into C keeps them
-waiting. So C calls a function here some fifty times a second, which does nothing but be Python.
-Nothing is installed, and runs of other threads ask nobody.
+Python runs signal handlers in the main thread only, while it executes bytecode, so that a call into
+C delays them. C therefore calls an empty Python function here some fifty times a second. No signal
+handler is installed, and runs in other threads do not poll.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class Interruption:
-    """What a signal handler raised while a tape ran.
+    """Keeps the exception that a signal handler raises while a tape runs.
 
     Args:
-        loaded: the extension.
+        loaded: the C extension.
     """
 
     def __init__(self, loaded: Any) -> None:
@@ -25,18 +25,18 @@ class Interruption:
         self._handle = loaded.ffi.new_handle(self._error)
 
     def arguments(self) -> tuple[Any, Any]:
-        """Return what ``np_run`` polls, and its context; NULL for both where nothing need be."""
+        """Return the callback for ``np_run`` and its context; NULL outside of the main thread."""
         if threading.get_ident() != threading.main_thread().ident:
             return self._loaded.ffi.NULL, self._loaded.ffi.NULL
         return self._loaded.lib.np_let_signals_in, self._handle
 
-    def taken(self) -> BaseException:
-        """Return what was raised, and forget it."""
+    def pop(self) -> BaseException:
+        """Return the exception, and forget it."""
         return self._error.pop()
 
 
 def register(loaded: Any) -> None:
-    """Let the extension that was just loaded call Python."""
+    """Register the callback of a C extension that was just loaded."""
 
     def np_let_signals_in(context: Any) -> int:
         # A handler runs before the first line of this function, or never: see `raised`.

@@ -1,8 +1,8 @@
-"""Matmuls with a matrix of 4 or 8 bits in blocks that share a scale.
+"""Matmuls with block-quantized weights of 4 or 8 bits, such as those of MatMulNBits.
 
-The matrix is never upcast in memory. Up to 4 rows, where reading it takes longest, weights become
-floats in registers; with more, a panel of 32 columns is upcast a part at a time, beside the rows
-that it is multiplied with.
+The matrix is never upcast as a whole. Up to 4 rows, where bandwidth is the limit, weights are
+dequantized in registers; with more rows, a panel of 32 columns is dequantized into scratch memory,
+one block of K at a time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Array, Blocks, Weight, digest
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
-from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, Packing, Run
+from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, Packing, RunSizes
 from narrowpass_xnn_cpu.native.problems.bounds import checked_range, checked_shape, float32
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 
 
 def _checked(problem: Matmul) -> Blocks:
-    """Check that sizes of a matrix [O, C] in blocks fit together; return it."""
+    """Check the shapes of a block-quantized matrix [O, C], its scales and the bias; return it."""
     matrix, bias = problem.matrix, problem.bias
     if not isinstance(matrix, Blocks):
-        raise BackendError(f"a matmul of {problem.dtypes} is not one of blocks")
+        raise BackendError(f"a matmul of {problem.dtypes} has no block-quantized matrix")
     outputs, width = checked_shape(matrix.integers.shape, 2)
     inputs, block, bits = matrix.columns, matrix.size, matrix.bits
     blocks = -(-inputs // block)
@@ -48,14 +48,14 @@ def _pack(problem: Matmul) -> Packing:
         layout,
         integers,
         problem.bias,
-        _numbers(matrix),
+        _scales_and_zeros(matrix),
         lib.np_nbits_packed_size(*layout),
         lambda to, k, b, s: lib.np_nbits_pack(*layout, k, s, b, to),
         matrix,
     )
 
 
-def _plan(problem: Matmul, packing: Packing, run: Run) -> Fields:
+def _plan(problem: Matmul, packing: Packing, run: RunSizes) -> Fields:
     lib, rows, (inputs, outputs) = extension().lib, run.image[1], problem.sizes
     few = rows <= lib.NP_NBITS_GEMV_ROWS
     low, high = map(float32, problem.epilogue.limits)
@@ -71,18 +71,18 @@ def _plan(problem: Matmul, packing: Packing, run: Run) -> Fields:
     }
 
 
-def _numbers(matrix: Blocks) -> Weight:
-    """Return scales and zero points, one after the other, as float32."""
+def _scales_and_zeros(matrix: Blocks) -> Weight:
+    """Return float32 [2, O, blocks]: scales, then zero points."""
     scale, zero = matrix.scale, matrix.zero
 
-    def make() -> Array:
+    def load() -> Array:
         scales = scale.array().astype(np.float32)
         zeros = np.zeros_like(scales) if zero is None else zero.array().astype(np.float32)
         return np.stack([scales, zeros])
 
     parts = [scale.identity] if zero is None else [scale.identity, zero.identity]
     identity = digest("scales and zero points", *parts) if all(parts) else ""
-    return Weight((2, *scale.shape), np.dtype(np.float32), identity, make, scale.drop)
+    return Weight((2, *scale.shape), np.dtype(np.float32), identity, load, scale.drop)
 
 
 MATMUL = MatmulKernel(

@@ -1,7 +1,7 @@
-"""A partition that runs many times in one call into C: the body of a loop.
+"""Loop and Scan: the partition of a loop's body runs in all iterations by one call into C.
 
-What an iteration gives as state is what the next one takes: two pieces of memory take turns. Slices
-of scan inputs are read where they lie, those of scan outputs are computed where they belong.
+State variables are double-buffered: an iteration reads one buffer and writes the other. Slices of
+scan inputs are read without copies, and slices of scan outputs are written into the stacked output.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from narrowpass_planning.plan.loop import LoopSignature, ScanInput
 from narrowpass_planning.plan.output_source import OutputSource
 from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Tape, extra_bytes, readable
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, extra_bytes, readable
 
-_FIRST = 16
-"""Iterations that there is memory for at first, where their number is not known."""
+_FIRST_ITERATIONS = 16
+"""Iterations that scan outputs are first allocated for, where the trip count is not known."""
 
 _LARGE = 1 << 24
-"""Bytes of scan outputs that are not taken before they are needed, where a condition may end it."""
+"""Bytes of scan outputs above which a loop that a condition may end grows them as needed."""
 
 
-class NativeLoop:
-    """A bound partition, and how its inputs and outputs follow each other.
+class TapeLoop:
+    """Runs the bound partition of a loop's body in all iterations.
 
     Args:
-        bound: the partition, for the shapes of an iteration.
-        roles: of its inputs and outputs.
+        bound: the partition, bound to the shapes of an iteration.
+        roles: which inputs and outputs are state, condition, scan inputs and scan outputs.
         feeds: values of the shapes that it is bound to, by the names of inputs.
-        others: outputs that the partition has not: by name, what they always are, or the name of
-            the input that they are.
+        others: body outputs that the partition does not compute, by name: a constant, or the name
+            of the input that is passed through.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class NativeLoop:
         self._going[0] = True
         self._steady = not roles.condition or _is_steady(self._outs[0], roles)
         if self.fits:
-            self._lay_out()
+            self._build()
 
     def holds(self, bound: BoundPartition, others: Mapping[str, Array | str]) -> bool:
-        """Tell whether a partition is bound as it was, and gives the same values beside."""
+        """Return whether the loop is still valid: same binding of the partition, same `others`."""
         same = bound is self._bound and bound.version == self._version
         return same and all(others[name] is self._others[name] for name in others)
 
-    def _lay_out(self) -> None:
-        """Say which buffers lie in which place, and what is copied from one to another."""
+    def _build(self) -> None:
+        """Build ``struct np_loop``: addresses, the buffers bound to them, and copies."""
         roles, ffi = self._roles, extension().ffi
         names = [*roles.states, *roles.slices]
         inputs = {name: place for place, name in enumerate(names)}
@@ -127,11 +127,11 @@ class NativeLoop:
             self._point(place, _address(array))
         self._stacked = targets[len(targets) - len(roles.scanned) :]
         ends = targets[len(targets) - len(roles.scanned) - len(roles.results) :]
-        # Two pieces of memory for each state, for all loops to come.
-        self._turns = [
+        # Double buffers of the state variables, for all runs.
+        self._double_buffers = [
             (_array(out.shape, out.dtype), _array(out.shape, out.dtype)) for out in self._results
         ]
-        for state, pair in enumerate(self._turns):
+        for state, pair in enumerate(self._double_buffers):
             addresses = [_address(array) for array in pair]
             self._places[state].turns = addresses
             self._places[ends[state]].turns = addresses
@@ -161,18 +161,18 @@ class NativeLoop:
         """Run at least one iteration.
 
         Args:
-            feeds: the first state by the names of the inputs, one slice of each scan input, and
-                what is read from outside.
-            scans: scan inputs, of `limit` slices.
-            limit: the most iterations.
+            feeds: initial state, one slice of each scan input, and values captured from the outer
+                graph, by the names of inputs.
+            scans: scan inputs of `limit` slices.
+            limit: the maximum trip count.
             pool: the threads.
-            known: whether there surely are as many, unless the condition ends it.
+            known: whether `limit` is the trip count, unless the condition ends the loop.
 
         Returns:
-            The last state, and the stacked outputs.
+            The final state, and the stacked scan outputs.
         """
         roles, places = self._roles, self._places
-        held: list[Array] = []  # until the end: places are addresses only
+        held: list[Array] = []  # kept alive during the run, which has addresses only
         for place, name in enumerate(roles.states):
             held.append(readable(feeds[name]))
             places[place].first = _address(held[-1])
@@ -188,7 +188,7 @@ class NativeLoop:
                 start, stride = start + stride * (len(array) - 1), -stride
             self._point(place, start, stride)
         certain = known and (self._steady or limit * self._each <= _LARGE)
-        room = limit if certain else min(limit, _FIRST)
+        room = limit if certain else min(limit, _FIRST_ITERATIONS)
         stacks = [_array((room, *out.shape), out.dtype) for out in self._scanned]
         done = 0
         while True:
@@ -205,7 +205,7 @@ class NativeLoop:
                 larger = _array((room, *stack.shape[1:]), stack.dtype)
                 larger[:done] = stack[:done]
                 stacks[index] = larger
-        states = [pair[done % 2].copy() for pair in self._turns]
+        states = [pair[done % 2].copy() for pair in self._double_buffers]
         return states, [s if len(s) == done else s[:done].copy() for s in stacks]
 
 
@@ -226,7 +226,7 @@ def _out(
 
 
 def _is_steady(condition: OutputSource, roles: LoopSignature) -> bool:
-    """Tell whether no iteration ends the loop: its condition is what says that it goes on."""
+    """Return whether the condition is always true: a constant, or the condition's input itself."""
     if condition.binds is not None or condition.offset:
         return False
     if condition.array is not None:
@@ -244,12 +244,12 @@ def _address(array: Array) -> Any:
 
 
 def _array(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Give an array with readable bytes behind it.
+    """Allocate an array that kernels may over-read.
 
     Raises:
-        BackendError: more bytes than the machine has.
+        BackendError: out of memory.
     """
     size = math.prod(shape) * dtype.itemsize
     raw = allocate((size + extra_bytes(),), np.dtype(np.uint8))
-    made: Array = raw[:size].view(dtype).reshape(shape)
-    return made
+    array: Array = raw[:size].view(dtype).reshape(shape)
+    return array
