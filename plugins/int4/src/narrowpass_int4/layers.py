@@ -14,7 +14,7 @@ from narrowpass import Histogram
 from narrowpass_int4.grid import Grid
 from narrowpass_int4.methods.hqq import half_quadratic
 from narrowpass_int4.methods.search import least_squares, round_to_nearest
-from narrowpass_int4.storage.packing import Packed
+from narrowpass_int4.storage.packing import FloatPacker, Packed
 from narrowpass_int4.storage.pieces import Layout, Piece, Survey, pieces, survey
 
 Array = np.ndarray[Any, Any]
@@ -134,6 +134,8 @@ def quantize(
     choose: Choose,
     packer: Packer,
     hessian: Array | None = None,
+    floats: FloatPacker | None = None,
+    factors: Array | None = None,
 ) -> tuple[Packed, Loss]:
     """Quantize a weight; memory is that of a piece, or of the rows that a method asks for.
 
@@ -145,6 +147,9 @@ def quantize(
         choose: the method.
         packer: where integers go.
         hessian: float [K, K], of what the weight is multiplied with, where there is data.
+        floats: where weights go as they are after quantization, if anywhere.
+        factors: float32 [K], that the weights are multiplied by before they are quantized. What
+            `floats` receives, and the loss, are of weights that are divided by them again.
 
     Raises:
         DataError: an element is infinite or NaN.
@@ -156,9 +161,18 @@ def quantize(
         loss.output_error = 0.0
     for piece in pieces(tensor, layout, block, whole=hessian is not None):
         rows = piece.weights
-        integers, scale, zero = choose(rows, piece.start)
+        k = rows.shape[1]
+        share = None if factors is None else factors[piece.start : piece.start + k]
+        integers, scale, zero = choose(rows if share is None else rows * share, piece.start)
         packer.put(piece, integers, scale, zero)
-        _measure(loss, rows, integers, scale, zero, grid, block, hessian)
+        values = grid.dequantize(to_blocks(integers, block), scale, zero)
+        values = values.reshape(len(rows), -1)[:, :k]
+        if share is not None:
+            values = values / share
+        if floats is not None:
+            floats.put(piece, values)
+        _measure(loss, rows, values, hessian)
+        _see_range(loss, grid, scale, zero)
         if edges is not None:
             counts += np.histogram(rows[rows != 0], BINS, edges)[0]
     if edges is not None:
@@ -168,28 +182,21 @@ def quantize(
     return packer.packed(), loss
 
 
-def _measure(
-    loss: Loss,
-    rows: Array,
-    integers: Array,
-    scale: Array,
-    zero: Array,
-    grid: Grid,
-    block: int,
-    hessian: Array | None,
-) -> None:
-    """Add what a piece lost."""
-    k = rows.shape[1]
-    error = grid.dequantize(to_blocks(integers, block), scale, zero).reshape(len(rows), -1)[:, :k]
-    error = error - rows
+def _measure(loss: Loss, rows: Array, values: Array, hessian: Array | None) -> None:
+    """Add what the weights of a piece lost."""
+    error = values - rows
     loss.error += float(np.einsum("nk,nk->", error, error, dtype=np.float64))
     loss.power += float(np.einsum("nk,nk->", rows, rows, dtype=np.float64))
-    first, last = ((end - zero) * scale for end in (grid.low, grid.high))
-    loss.low = min(loss.low, float(first.min()), float(last.min()))
-    loss.high = max(loss.high, float(first.max()), float(last.max()))
     if hessian is not None:
         loss.output_error = (loss.output_error or 0.0) + output_power(error, hessian)
         loss.output_power += output_power(rows, hessian)
+
+
+def _see_range(loss: Loss, grid: Grid, scale: Array, zero: Array) -> None:
+    """Add the range that scales and zero points represent."""
+    first, last = ((end - zero) * scale for end in (grid.low, grid.high))
+    loss.low = min(loss.low, float(first.min()), float(last.min()))
+    loss.high = max(loss.high, float(first.max()), float(last.max()))
 
 
 def output_power(rows: Array, hessian: Array) -> float:

@@ -11,12 +11,25 @@ import onnx_ir as ir
 from narrowpass import Decision
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.subgraphs import nested_graphs
+from narrowpass_analysis.verification import judging_backends
+from narrowpass_int4.data.groups import Group, groups, last_place
+from narrowpass_int4.data.hessian import Hessian, columns_of
+from narrowpass_int4.data.segments import Segments
 from narrowpass_int4.grid import Grid
-from narrowpass_int4.layers import Loss, Packer, choice, quantize
+from narrowpass_int4.layers import Choose, Loss, Packer, choice, quantize
 from narrowpass_int4.matrices import Matrix, drop_unread, label_of
+from narrowpass_int4.methods.absorb import Divisor, divide, find_divisors
+from narrowpass_int4.methods.awq import search_factors
+from narrowpass_int4.methods.gptq import gptq
 from narrowpass_int4.plan import Job, Left, Plan
 from narrowpass_int4.storage.emission import Emitter
-from narrowpass_int4.storage.packing import NbitsPacker, Packed, QdqPacker, stored_block
+from narrowpass_int4.storage.packing import (
+    FloatPacker,
+    NbitsPacker,
+    Packed,
+    QdqPacker,
+    stored_block,
+)
 from narrowpass_int4.storage.pieces import Layout
 
 if TYPE_CHECKING:
@@ -76,6 +89,10 @@ class Rewriting:
     def __init__(self, model: ir.Model, plan: Plan, options: Options, ctx: Context) -> None:
         self._model, self._plan, self._options, self._ctx = model, plan, options, ctx
         self._done: list[Done] = []
+        self._floats: dict[str, ir.TensorProtocol] = {}
+        self._last: dict[str, int] = {}
+        self._places = {node: place for place, node in enumerate(model.graph)}
+        self._divided: list[tuple[Divisor, Array]] = []
         self._before = self._after = 0
         self._ranks = {
             value: len(value.shape)
@@ -92,22 +109,113 @@ class Rewriting:
     def quantize(self) -> None:
         """Quantize all weights, one after the other.
 
+        With data, each layer sees activations as the quantized layers before it compute them.
+
         Raises:
-            DataError: an element of a weight is infinite or NaN.
+            DataError: an element of a weight, or of an activation, is infinite or NaN.
+            BackendError: the model cannot be run on the samples.
             PassError: there is no space for temporary files.
         """
         total = len(self._plan.jobs)
-        for number, job in enumerate(self._plan.jobs):
-            self._ctx.observer.progress("quantizing weights", number, total)
-            self.quantize_one(job)
-        self._ctx.observer.progress("quantizing weights", total, total)
+        samples = self._ctx.samples
+        if samples is None:
+            for number, job in enumerate(self._plan.jobs):
+                self._progress(number, total)
+                self._quantize_one(job, None, None)
+            self._progress(total, total)
+            return
+        backend = judging_backends(self._ctx.target)[-1]
+        done = 0
+        with Segments(self._model, samples, backend) as segments:
+            for group in groups(self._model.graph, self._plan.jobs):
+                self._progress(done, total)
+                hessian = self._observed(group, segments)
+                self._quantize_group(group, hessian)
+                done += len(group.jobs)
+        self._floats.clear()
+        self._progress(total, total)
 
-    def quantize_one(self, job: Job, hessian: Array | None = None) -> None:
+    def _progress(self, done: int, total: int) -> None:
+        self._ctx.observer.progress("quantizing weights", done, total)
+
+    def _observed(self, group: Group, segments: Segments) -> Hessian | None:
+        """Run the model up to the group; return what its weights are multiplied with."""
+        value = group.value
+        if value is None or value.name is None:
+            return None
+        matrix = group.matrix
+        hessian = Hessian(matrix.inner, value.name)
+
+        def see(name: str, array: Array, where: str) -> None:
+            hessian.add(columns_of(matrix, array), where)
+
+        segments.advance(group.place, self._floats, [value.name], see)
+        for name in [name for name, last in self._last.items() if last < group.place]:
+            self._floats.pop(name, None)
+        return hessian if hessian.count else None
+
+    def _quantize_group(self, group: Group, hessian: Hessian | None) -> None:
+        factors: Array | None = None
+        divisors: list[Divisor] = []
+        if hessian is not None and self._options.method == "awq":
+            factors, divisors = self._factors(group, hessian)
+        before = len(self._done)
+        for job in group.jobs:
+            self._quantize_one(job, hessian, factors)
+        if factors is None:
+            return
+        if len(self._done) - before < len(group.jobs):
+            # A weight that stays wide was not multiplied: none of the group may be.
+            del self._done[before:]
+            nodes = {node for job in group.jobs for node in job.nodes}
+            self._plan.left[:] = [each for each in self._plan.left if each.node not in nodes]
+            for job in group.jobs:
+                self._quantize_one(job, hessian, None)
+            return
+        self._divided.extend((divisor, factors) for divisor in divisors)
+
+    def _factors(self, group: Group, hessian: Hessian) -> tuple[Array | None, list[Divisor]]:
+        """Return the factors of AWQ and the constants that divide by them, if there are such."""
+        value = group.value
+        readers = {node for job in group.jobs for node in job.nodes}
+        narrow = all(job.bits == 4 and job.matrices[0].is_matmul for job in group.jobs)
+        if value is None or not narrow:
+            return None, []
+        channels = group.matrix.inner
+        divisors = find_divisors(value, readers, channels)
+        if not divisors or any(each.value in self._planned_twice(each) for each in divisors):
+            return None, []
+        weights = [_rows(job) for job in group.jobs]
+        grid, block = self._grid(group.jobs[0], nbits=False), self._options.block or channels
+        magnitude = hessian.magnitude / hessian.count
+        factors = search_factors(weights, hessian.matrix, magnitude, grid, block)
+        return factors, divisors if factors is not None else []
+
+    def _planned_twice(self, divisor: Divisor) -> set[ir.Value]:
+        """Return the constant where it is a weight of several nodes or one that is not done yet."""
+        if not divisor.matrix:
+            return set()
+        done = {each.job.weight for each in self._done}
+        planned = {job.weight for job in self._plan.jobs}
+        value = divisor.value
+        return {value} if value in planned and value not in done else set()
+
+    def _grid(self, job: Job, *, nbits: bool) -> Grid:
+        tensor = constant_tensor(job.weight)
+        if tensor is None:
+            raise ValueError(f"{job.weight.name!r} is no constant")
+        symmetric = self._options.symmetric or job.bits == 8
+        # GatherBlockQuantized has no zero points that are fractions.
+        fractions = nbits and self._options.method == "hqq" and not symmetric and not job.gathers
+        return Grid(job.bits, symmetric, tensor.dtype.numpy(), fractions and job.bits == 4)
+
+    def _quantize_one(self, job: Job, data: Hessian | None, factors: Array | None) -> None:
         """Quantize a weight.
 
         Args:
             job: what to do.
-            hessian: float [K, K], of what it is multiplied with on data; None without data.
+            data: of what it is multiplied with; None without data.
+            factors: float32 [K], that it is multiplied by first; None for ones.
         """
         tensor = constant_tensor(job.weight)
         if tensor is None:
@@ -116,17 +224,22 @@ class Rewriting:
         layout = Layout.of(dims, job.axis)
         obstacle = self._obstacle(job, layout)
         nbits = self._options.format == "nbits" and not obstacle
-        dtype = tensor.dtype.numpy()
-        method = self._options.method if job.bits == 4 else "rtn"
-        symmetric = self._options.symmetric or job.bits == 8
-        # GatherBlockQuantized has no zero points that are fractions.
-        fractions = nbits and method == "hqq" and not symmetric and not job.gathers
-        grid = Grid(job.bits, symmetric, dtype, fractions)
+        grid = self._grid(job, nbits=nbits)
         block = self._block(job, layout, nbits=nbits)
         packer: Packer = (NbitsPacker if nbits else QdqPacker)(grid, layout, block)
-        importance = None if hessian is None else np.diag(hessian).astype(np.float32)
-        choose = choice(method, grid, block, importance)
-        packed, loss = quantize(tensor, layout, grid, block, choose, packer, hessian)
+        hessian = None if data is None else data.matrix
+        floats = None if self._ctx.samples is None else FloatPacker(layout)
+        packed, loss = quantize(
+            tensor,
+            layout,
+            grid,
+            block,
+            self._choice(job, grid, block, hessian, factors),
+            packer,
+            hessian,
+            floats,
+            factors,
+        )
         limit = self._options.tolerance
         if limit is not None and loss.relative > limit and not job.green:
             self._plan.left.extend(self._refused(job, loss, limit))
@@ -134,6 +247,27 @@ class Rewriting:
         self._done.append(Done(job, packed, loss, nbits, obstacle))
         self._before += tensor.nbytes
         self._after += packed.nbytes
+        if floats is not None and job.weight.name and tensor.dtype == ir.DataType.FLOAT:
+            self._floats[job.weight.name] = floats.tensor(dims, job.weight.name)
+            self._last[job.weight.name] = last_place(self._places, job)
+
+    def _choice(
+        self, job: Job, grid: Grid, block: int, hessian: Array | None, factors: Array | None
+    ) -> Choose:
+        """Return what quantizes the rows of a weight."""
+        method = self._options.method
+        if job.bits == 8:
+            return choice("rtn", grid, block)
+        if hessian is None:
+            return choice("mse" if method in ("gptq", "awq") else method, grid, block)
+        if method == "gptq":
+            return gptq(hessian, grid, block)
+        importance = np.diag(hessian).astype(np.float64)
+        if factors is not None:
+            importance = importance / factors.astype(np.float64) ** 2
+        importance = importance / max(float(importance.mean()), 1e-30)
+        chosen = "mse" if method == "awq" else method
+        return choice(chosen, grid, block, np.maximum(importance, 1e-6).astype(np.float32))
 
     def _refused(self, job: Job, loss: Loss, limit: float) -> list[Left]:
         what = "outputs" if loss.output_error is not None else "weights"
@@ -179,6 +313,12 @@ class Rewriting:
     def emit(self) -> None:
         """Put the quantized weights into the graph, and report them."""
         emitter = Emitter(self._model, taken_names(self._model))
+        packed = {done.job.weight: done.packed for done in self._done}
+        for divisor, factors in self._divided:
+            if divisor.value in packed:
+                packed[divisor.value].divide_outputs(factors)
+            else:
+                divide(divisor, factors, emitter.taken)
         for done in self._done:
             _emit(done, emitter, self._options)
             self._report(done)
@@ -245,6 +385,15 @@ def _emit(done: Done, emitter: Emitter, options: Options) -> None:
             dequantized = dequantized or emitter.dequantized(job.weight, packed, job.axis)
             matrix.read(dequantized, emitter.taken)
     drop_unread(job.weight)
+
+
+def _rows(job: Job) -> Array:
+    """Return a weight as float32 [N, K]."""
+    tensor = constant_tensor(job.weight)
+    if tensor is None:
+        raise ValueError(f"{job.weight.name!r} is no constant")
+    array = tensor.numpy().astype(np.float32)
+    return array if job.axis == 1 else np.ascontiguousarray(array.T)
 
 
 def _gemm_obstacle(node: ir.Node, matrix: Matrix) -> str:

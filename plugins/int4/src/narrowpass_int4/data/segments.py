@@ -49,14 +49,16 @@ class Segments:
         for place, names in enumerate(self._reads):
             self._last.update(dict.fromkeys(names, place))
         constants = {name for name in model.graph.initializers if name}
-        self._produced: dict[str, int] = {value.name: -1 for value in model.graph.inputs if value.name}
+        self._produced: dict[str, int] = {
+            value.name: -1 for value in model.graph.inputs if value.name
+        }
         for place, node in enumerate(self._nodes):
             if _is_constant(node):
                 continue
             self._produced.update((value.name, place) for value in node.outputs if value.name)
         # An input that has a default is a constant, unless it is fed.
         self._defaults = constants & set(self._produced)
-        self._at = 0
+        self._at, self._started = 0, False
         self._files: list[str] = []
 
     def __enter__(self) -> Self:
@@ -71,68 +73,53 @@ class Segments:
         """Delete the values on disk."""
         self._folder.cleanup()
 
-    def observe(self, stop: int, names: Sequence[str], see: See) -> None:
-        """Look at values up to a node, on each sample; what follows starts where it did before.
+    def advance(
+        self,
+        stop: int,
+        weights: Mapping[str, ir.TensorProtocol],
+        names: Sequence[str],
+        see: See,
+    ) -> None:
+        """Run the nodes up to `stop`, and look at values that the nodes from there on read.
 
         Args:
-            stop: the number of the node, of the graph, behind the last one that runs.
+            stop: the number of the first node, of the graph, that does not run.
+            weights: what initializers are in place of what they are in the model, by name.
             names: of the values.
             see: is called with each of them on each sample.
 
         Raises:
             DataError: a value has an element that is NaN or infinite.
             BackendError: the segment cannot be run.
+            PassError: a value between segments is no tensor, or cannot be written.
         """
-        here = [name for name in names if self._produced[name] < self._at]
-        there = [name for name in names if name not in here]
-        if here:
-            for number, feeds in enumerate(self._feeds(), 1):
-                for name in here:
-                    if name not in feeds:
-                        raise PassError(f"value {name!r} is not fed and has a default")
-                    _seen(see, name, feeds[name], self._label(number))
-        if there:
-            model = self._part(stop, there, {})
-            for number, _, values in self._run(model, there):
-                for name in there:
-                    _seen(see, name, values[name], self._label(number))
-                del values
-
-    def advance(self, stop: int, weights: Mapping[str, ir.TensorProtocol]) -> None:
-        """Compute what the nodes from `stop` on read, and go on from there.
-
-        Args:
-            stop: the number of the first node that does not run.
-            weights: what initializers are in place of what they are in the model, by name.
-        """
-        if stop <= self._at:
-            return
         live = [
             name
             for name, place in self._produced.items()
             if place < stop and self._last.get(name, -1) >= stop
         ]
         computed = [name for name in live if self._produced[name] >= self._at]
-        kept = [name for name in live if name not in computed]
         model = self._part(stop, computed, weights) if computed else None
         files: list[str] = []
-        before = self._files
         for number, state, values in self._run(model, computed):
-            held = {name: state[name] for name in kept if name in state}
+            held = {name: state[name] for name in live if name in state}
             held |= {name: values[name] for name in computed}
+            where = f"sample {number} of {self._samples.source}"
+            for name in names:
+                if name not in held:
+                    raise DataError(f"{where} has no {name!r}")
+                _seen(see, name, held[name], where)
             path = Path(self._folder.name) / f"{stop}-{number}.npz"
             _write(path, held)
             files.append(str(path))
-            del values
-        for file in before:
-            Path(file).unlink()
-        self._files, self._at = files, stop
-
-    def _label(self, number: int) -> str:
-        return f"sample {number} of {self._samples.source}"
+            del values, held
+        for file in self._files:
+            if file not in files:
+                Path(file).unlink()
+        self._files, self._at, self._started = files, stop, True
 
     def _feeds(self) -> Iterator[dict[str, Array]]:
-        if self._at == 0:
+        if not self._started:
             for number, feeds in enumerate(self._samples, 1):
                 if self._limit is not None and number > self._limit:
                     return

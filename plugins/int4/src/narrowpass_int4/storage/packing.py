@@ -60,6 +60,20 @@ class Packed:
         """Scales of each output, as stored."""
         return -(-self.layout.inner // self.stored_block)
 
+    def divide_outputs(self, factors: Array) -> None:
+        """Divide the weights of each output by a factor, by way of their scales.
+
+        Args:
+            factors: float32 [N]; the scales are divided before a tensor of them is asked for.
+        """
+        scales = self.scales.array.view(self.grid.dtype)
+        if self.layout.rows or self.kind == ir.DataType.UINT8:
+            table = scales.reshape(self.layout.outputs, -1)
+            table[:] = table / factors[:, None]
+        else:
+            table = scales.reshape(-1, self.layout.outputs)
+            table[:] = table / factors
+
     @property
     def nbytes(self) -> int:
         """The bytes of all of it."""
@@ -205,3 +219,31 @@ def integer_type(grid: Grid) -> ir.DataType:
     if grid.bits == 8:
         return ir.DataType.INT8
     return ir.DataType.INT4 if grid.symmetric else ir.DataType.UINT4
+
+
+class FloatPacker:
+    """Stores weights as they are after quantization, float32 in the layout of the weight.
+
+    Args:
+        layout: of the weight.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._floats = Buffer(4 * layout.count * layout.outputs * layout.inner)
+
+    def put(self, piece: Piece, weights: Array) -> None:
+        """Store the weights of a piece, float32 [n, k]."""
+        layout = self._layout
+        whole = self._floats.array.view(np.float32)
+        n, k = weights.shape
+        if layout.rows:
+            whole.reshape(-1, layout.inner)[piece.first : piece.first + n] = weights
+            return
+        shape = layout.count, layout.inner, layout.outputs
+        target = whole.reshape(shape)[piece.matrix]
+        target[piece.start : piece.start + k, piece.first : piece.first + n] = weights.T
+
+    def tensor(self, shape: tuple[int, ...], name: str) -> ir.TensorProtocol:
+        """Return what is stored."""
+        return self._floats.tensor(ir.DataType.FLOAT, shape, name)
