@@ -180,6 +180,8 @@ class Segments:
             for place, node in enumerate(nodes)
             if place not in needed and not (_is_constant(node) and _is_read(node, reads))
         ]
+        for node in gone:
+            _detach_bodies(node)
         graph.remove(gone, safe=True)
         for name, value in list(graph.initializers.items()):
             if not value.uses() and not value.is_graph_output():
@@ -200,6 +202,16 @@ class Segments:
             found.add(place)
             waiting += [makers[name] for name in self._reads[place] if name in makers]
         return found
+
+
+def _detach_bodies(node: ir.Node) -> None:
+    """Let the bodies of a node that is to be removed read nothing."""
+    for graph in subgraphs(node):
+        graph.outputs.clear()
+        for inner in graph:
+            _detach_bodies(inner)
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
 
 
 def _is_constant(node: ir.Node) -> bool:
