@@ -108,8 +108,8 @@ def test_a_model_that_cannot_be_built_has_its_reason(any_model, gallery, tmp_pat
     path = save(tmp_path / "m.onnx", operator="NoSuchOperator")
     model = gallery.Model("m", "package", lambda _: path, {}, {"sr": np.array(1)})
     row = any_model.measure(model, 1, 1, 0.01)
-    assert set(row) == {"model", "group", "unmade"}
-    assert "InvalidGraph" in row["unmade"]
+    assert set(row) == {"model", "group", "unbuilt"}
+    assert "InvalidGraph" in row["unbuilt"]
 
 
 def test_table_and_plot(any_model):

@@ -1,4 +1,4 @@
-/* How often a core multiplies and adds where nothing is read from memory; see limits.py. */
+/* How often a core multiplies and adds where nothing is read from memory; see roofline.py. */
 #include <stdint.h>
 
 #define ALL(instruction, kind)                                                                    \
