@@ -19,7 +19,7 @@ from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.own import fp32
 from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, TABLE
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerBlock, PerToken
 from narrowpass_xnn_cpu.native.table import select
 from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over, quantizes_rows_before
 from narrowpass_xnn_cpu.native.target import Target
@@ -88,7 +88,10 @@ def choices(
     """
     stored = _blocks(kernel)
     if stored is not None:
-        yield Choice(Matmul(stored, bias, epilogue), f"int{stored.bits} (weights)")
+        quantizes = activations == "dynamic"
+        problem = Matmul(stored, bias, epilogue, operand=PerBlock() if quantizes else None)
+        rows_too = "weights, rows in blocks of int8" if quantizes else "weights"
+        yield Choice(problem, f"int{stored.bits} ({rows_too})")
         return
     # A matrix is packed from either order of axes: as it is stored, it needs no copy.
     transposed = kernel.moved is None
@@ -158,7 +161,8 @@ def _stored_half(kernel: Weight, target: Target, precision: str) -> Iterator[Cho
 
 def _blocks(kernel: Weight) -> Blocks | None:
     """Return what a matrix [C, O] is stored as, if that is blocks along the columns."""
-    return None if kernel.moved is None else kernel.transpose(1, 0).blocks
+    blocks = kernel.blocks
+    return blocks if blocks is not None and blocks.transposed else None
 
 
 def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:
@@ -170,7 +174,7 @@ def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:
         target: the processor.
     """
     if _blocks(kernel) is not None:
-        return False
+        return True
     if kernel.dtype == BFLOAT16 and target.has_bf16:
         return not bf16_passed_over(rows, target) or target.has_fp32_gemm
     return kernel.dtype == _FLOAT32 and kernel.quantized is None and target.has_fp32_gemm

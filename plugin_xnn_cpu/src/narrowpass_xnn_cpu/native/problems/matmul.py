@@ -33,17 +33,25 @@ class PerToken:
 
 
 @dataclass(frozen=True)
+class PerBlock:
+    """Rows of float32 that are quantized in blocks of the size of the matrix's, to ±127 steps.
+
+    A block with an element that is NaN or infinite results in NaN.
+    """
+
+
+@dataclass(frozen=True)
 class Matmul:
     """Rows times a constant matrix, plus a bias.
 
     Attributes:
         matrix: [O, C], or [C, O] where `transposed`: of float32, float16 or bfloat16, of int8 with
-            scales of the outputs, or of 4 or 8 bits in blocks.
+            scales of the outputs, or of 2, 4 or 8 bits in blocks.
         bias: [O], or None: float32, int32 where the result is requantized.
         result: the epilogue of float32; or how accumulators of int8 are requantized.
         transposed: whether the matrix has its input channels first.
         operand: how rows of int8 are quantized; None for rows of float32, `PerToken` for rows of
-            float32 that are quantized first.
+            float32 that are quantized first, `PerBlock` for such before a matrix in blocks.
         rows: how many there are, where that is known.
         in_memory: whether the matrix is in memory as it is stored anyway: a tied embedding.
     """
@@ -52,7 +60,7 @@ class Matmul:
     bias: Weight | None = None
     result: Epilogue | Requantized | Dynamic = NO_EPILOGUE
     transposed: bool = False
-    operand: Quantization | PerToken | None = None
+    operand: Quantization | PerToken | PerBlock | None = None
     rows: int | None = None
     in_memory: bool = False
 
@@ -76,7 +84,8 @@ class Matmul:
         if isinstance(self.matrix, Weight):
             return f"float32 x {self.matrix.dtype.name}"
         if isinstance(self.matrix, Blocks):
-            return "float32 x blocks"
+            per_block = isinstance(self.operand, PerBlock)
+            return "float32 per block x blocks" if per_block else "float32 x blocks"
         if isinstance(self.result, Dynamic):
             return "dynamic int8 x int8"
         if isinstance(self.result, Requantized):

@@ -71,15 +71,18 @@ def _tiled(weight: Weight | None, count: int) -> Weight | None:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """What a matrix of few bits is stored as: integers of which blocks share a scale.
+    """What a matrix of few bits is stored as: integers of which blocks along rows share a scale.
 
     Attributes:
-        integers: [rows, whole blocks], of 4 or 8 bits without a sign.
-        scale: [rows, blocks].
-        zero: what is taken away from the integers first, as scales; None for 0.
+        integers: [rows, columns], of 2, 4 or 8 bits; of whole blocks, or fewer columns.
+        scale: [rows, blocks], of any float.
+        zero: what is subtracted from the integers first, as scales, of their type or of floats;
+            None where it is `common`.
         size: of a block.
-        columns: of the matrix; the last block may have more.
+        columns: of the matrix.
         bits: of the integers.
+        common: the zero point of all blocks.
+        transposed: whether the weight is the transpose of this matrix.
     """
 
     integers: Weight
@@ -88,6 +91,13 @@ class Blocks:
     size: int
     columns: int
     bits: int
+    common: int = 0
+    transposed: bool = False
+
+    def times(self, factor: np.float32) -> Blocks:
+        """Return what the weight times a number is stored as."""
+        scale = self.scale.cast(np.dtype(np.float32)).times(factor)
+        return dataclasses.replace(self, scale=scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +115,7 @@ class Weight:
         moved: where this is another weight with its axes in another order: that weight and the
             order.
         quantized: where it is made of integers and scales: these.
-        blocks: where it is made of integers with scales for blocks of each row: these.
+        blocks: where it is a matrix that is made of integers with scales for blocks: these.
         lying: gives the elements where they lie in a file, not compared with any name; None where
             they do not lie there as they are.
     """
@@ -186,7 +196,9 @@ class Weight:
             return self
         made = self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
         if dtype.itemsize > self.dtype.itemsize:
-            return dataclasses.replace(made, narrow=self)
+            return dataclasses.replace(
+                made, narrow=self, quantized=self.quantized, blocks=self.blocks
+            )
         return made
 
     def reshape(self, *shape: int) -> Weight:
@@ -207,7 +219,10 @@ class Weight:
         shape = [self.shape[axis] for axis in axes]
         made = self.then(f"transpose {axes}", lambda array: array.transpose(axes), shape)
         known = None if self.quantized is None else self.quantized.transpose(axes)
-        return dataclasses.replace(made, moved=(self, axes), quantized=known)
+        blocks = self.blocks
+        if blocks is not None:
+            blocks = dataclasses.replace(blocks, transposed=not blocks.transposed)
+        return dataclasses.replace(made, moved=(self, axes), quantized=known, blocks=blocks)
 
     def times(self, factor: np.float32) -> Weight:
         """Return the elements times a number."""
@@ -215,7 +230,8 @@ class Weight:
             return self
         made = self.then(f"times {float(factor).hex()}", lambda array: array * factor)
         known = None if self.quantized is None else self.quantized.times(factor)
-        return dataclasses.replace(made, quantized=known)
+        blocks = None if self.blocks is None else self.blocks.times(factor)
+        return dataclasses.replace(made, quantized=known, blocks=blocks)
 
 
 def digest(*parts: object) -> str:
