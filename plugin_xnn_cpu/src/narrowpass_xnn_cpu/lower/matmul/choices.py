@@ -86,12 +86,8 @@ def choices(
         activations: ``dynamic`` where rows are to be quantized too; empty otherwise.
         embedding: whether the matrix is in memory as it is stored anyway: its rows are looked up.
     """
-    stored = _blocks(kernel)
-    if stored is not None:
-        quantizes = activations == "dynamic"
-        problem = Matmul(stored, bias, epilogue, operand=PerBlock() if quantizes else None)
-        rows_too = "weights, rows in blocks of int8" if quantizes else "weights"
-        yield Choice(problem, f"int{stored.bits} ({rows_too})")
+    if _blocks(kernel) is not None:
+        yield from _in_blocks(kernel, bias, epilogue, activations)
         return
     # A matrix is packed from either order of axes: as it is stored, it needs no copy.
     transposed = kernel.moved is None
@@ -99,6 +95,7 @@ def choices(
     precision = "float32: its matrix is not int8" if activations == "dynamic" else ""
     if kernel.quantized is not None:
         yield from _int8(kernel, bias, epilogue, target, activations)
+        yield from _in_blocks(kernel, bias, epilogue, activations)
         precision, embedding = "float32", False
     problem = Matmul(source, bias, epilogue, transposed, rows=rows)
     wide = dataclasses.replace(
@@ -117,6 +114,19 @@ def choices(
         if not is_table and rows is not None and rows <= MOST_ROWS and bias is None:
             yield from _stored_half(kernel, target, precision)
         yield Choice(wide, precision)
+
+
+def _in_blocks(
+    kernel: Weight, bias: Weight | None, epilogue: Epilogue, activations: str
+) -> Iterator[Choice]:
+    """Yield the choice for a matrix that is packed in blocks: the integers as they are stored."""
+    stored = kernel.blocks
+    if stored is None or not stored.transposed:
+        return
+    quantizes = activations == "dynamic"
+    problem = Matmul(stored, bias, epilogue, operand=PerBlock() if quantizes else None)
+    rows_too = "weights, rows in blocks of int8" if quantizes else "weights"
+    yield Choice(problem, f"int{stored.bits} ({rows_too})")
 
 
 def _int8(
@@ -160,9 +170,13 @@ def _stored_half(kernel: Weight, target: Target, precision: str) -> Iterator[Cho
 
 
 def _blocks(kernel: Weight) -> Blocks | None:
-    """Return what a matrix [C, O] is stored as, if that is blocks along the columns."""
+    """Return what a matrix [C, O] is stored as, if that is blocks along the columns alone.
+
+    One of 8 bits with a scale for each column may be taken so, but has kernels of its own.
+    """
     blocks = kernel.blocks
-    return blocks if blocks is not None and blocks.transposed else None
+    alone = blocks is not None and blocks.transposed and kernel.quantized is None
+    return blocks if alone else None
 
 
 def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:

@@ -75,8 +75,8 @@ def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     """Return a dequantized matrix as blocks along its rows or columns, if a kernel may take it so.
 
     Args:
-        node: DequantizeLinear of constants: of 2 or 4 bits with one scale, one for each row or
-            column, or one for each block; of 8 bits with one for each block.
+        node: DequantizeLinear of constants, with one scale, one for each row or column, or one for
+            each block.
         facts: of the graph.
     """
     value, scales, zeros = [*node.inputs, None][:3]
@@ -88,8 +88,6 @@ def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     axis = node.attributes.get_int("axis", 1)
     if bits is None or len(x.shape) != 2 or not -2 <= axis < 2 or 0 in x.shape:
         return None
-    if not block and bits == 8:
-        return None  # kernels of int8 take it
     along = axis % 2 if block else 1
     if not block and scale.size > 1:
         along = 1 - axis % 2
