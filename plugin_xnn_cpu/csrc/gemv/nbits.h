@@ -55,6 +55,15 @@ struct np_nbits_params {
   size_t thread_scratch;    /* bytes of the workspace for each thread, both together */
 };
 
+/* float out[i, k] = (weight[n, k] - zero[n, k / block]) · scale[n, k / block] for n = index[i]: an
+ * embedding, whose rows are the outputs of the packed matrix. Negative indices count from the end. */
+struct np_nbits_gather_params {
+  const void *packed;
+  struct np_nbits_matrix matrix;
+  size_t indices;
+  size_t index_size; /* bytes */
+};
+
 /* Bytes of a packed matrix. */
 size_t np_nbits_packed_size(const struct np_nbits_matrix *matrix);
 

@@ -39,7 +39,7 @@ NP_INLINE vec decoded(vec table, ivec words, const int at, vec zeros, const int 
 NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t number, few_acc acc,
                          const int rows, const int bits, const int common) {
   const struct np_nbits_matrix *m = &job->params->matrix;
-  const block_view b = view_of(m, from);
+  const np_nbits_view b = np_nbits_view_of(m, from);
   const int together = 32 / bits;
   const vec table = table_of(m, bits, common);
   /* Accumulators enough that an FMA needs not wait for the one before. */
@@ -106,7 +106,7 @@ NP_INLINE void dequantize(const struct np_nbits_matrix *m, const uint8_t *panel,
   const vec table = table_of(m, bits, 0);
   for (size_t k = start; k < end;) {
     const size_t number = k / m->block, within = k % m->block;
-    const block_view b = view_of(m, block_of(m, panel, number));
+    const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, panel, number));
     const size_t last = (number + 1) * m->block < end ? (number + 1) * m->block : end;
     const uint8_t *words = b.words + within / together * COLUMNS * 4;
     vec zeros[VECTORS], scales[VECTORS];

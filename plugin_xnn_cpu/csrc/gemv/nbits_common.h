@@ -20,23 +20,6 @@
 #define STREAMS 4
 #define PREFETCH_BYTES 8192
 
-/* A block of a panel. */
-typedef struct {
-  const void *scales;
-  const void *zeros;
-  const uint8_t *words;
-} block_view;
-
-NP_INLINE block_view view_of(const struct np_nbits_matrix *m, const uint8_t *from) {
-  const uint8_t *zeros = from + np_nbits_scales_size(m);
-  return (block_view){from, zeros, zeros + np_nbits_zeros_size(m)};
-}
-
-NP_INLINE const uint8_t *block_of(const struct np_nbits_matrix *m, const uint8_t *panel,
-                                  size_t number) {
-  return panel + COLUMNS * sizeof(float) + number * np_nbits_block_size(m);
-}
-
 /* Prefetch what lies PREFETCH_BYTES behind the scales and zero points of a block, or a row of words. */
 NP_INLINE void prefetch_numbers(const struct np_nbits_matrix *m, const uint8_t *from) {
   const size_t size = np_nbits_scales_size(m) + np_nbits_zeros_size(m);
@@ -51,22 +34,8 @@ NP_INLINE void prefetch_words(const uint8_t *words) {
 
 NP_INLINE vec floats(ivec x) { return __builtin_convertvector(x, vec); }
 
-/* float16 without instructions for it: normal and subnormal numbers, infinity and NaN. */
-NP_INLINE float half_to_float(uint16_t half) {
-  const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
-  uint32_t bits = rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : (rest << 13) + 0x38000000;
-  float x;
-  if (rest < 0x400) {
-    x = (float)rest * 0x1p-24f;
-    memcpy(&bits, &x, sizeof bits);
-  }
-  bits |= sign;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 /* Scales of vector `v`. */
-NP_INLINE vec scales_of(const struct np_nbits_matrix *m, const block_view *b, int v) {
+NP_INLINE vec scales_of(const struct np_nbits_matrix *m, const np_nbits_view *b, int v) {
   if (m->scales == NP_NBITS_SCALES_F32) return load((const float *)b->scales + v * LANES);
   const uint16_t *halves = (const uint16_t *)b->scales + v * LANES;
 #if defined(__AVX512F__) && LANES == 16
@@ -75,13 +44,13 @@ NP_INLINE vec scales_of(const struct np_nbits_matrix *m, const block_view *b, in
   return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const void *)halves));
 #else
   vec x;
-  for (int i = 0; i < LANES; i++) x[i] = half_to_float(halves[i]);
+  for (int i = 0; i < LANES; i++) x[i] = np_half_to_float(halves[i]);
   return x;
 #endif
 }
 
 /* Zero points of vector `v`, which are not common. */
-NP_INLINE vec zeros_of(const struct np_nbits_matrix *m, const block_view *b, int v) {
+NP_INLINE vec zeros_of(const struct np_nbits_matrix *m, const np_nbits_view *b, int v) {
   if (m->zeros == NP_NBITS_ZEROS_F32) return load((const float *)b->zeros + v * LANES);
   const uint8_t *bytes = (const uint8_t *)b->zeros + v * LANES;
   vec x;
@@ -152,7 +121,7 @@ NP_INLINE void few_panels(const np_nbits_job *job, size_t first, size_t last, co
       for (int r = 0; r < rows; r++) {
         start_row(job, panels[count], at * COLUMNS, row_of(job, r), acc[count][r]);
       }
-      panels[count] = block_of(m, panels[count], 0);
+      panels[count] = np_nbits_block_of(m, panels[count], 0);
     }
     for (size_t b = 0; b < blocks; b++) {
       for (size_t s = 0; s < count; s++, panels[s - 1] += block_size) {

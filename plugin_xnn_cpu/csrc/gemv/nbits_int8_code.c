@@ -104,7 +104,7 @@ NP_INLINE int32_t start_of(const struct np_nbits_matrix *m, int32_t sum, const i
 NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t number, few_acc acc,
                          const int rows, const int bits, const int common) {
   const struct np_nbits_matrix *m = &job->params->matrix;
-  const block_view b = view_of(m, from);
+  const np_nbits_view b = np_nbits_view_of(m, from);
   const size_t blocks = np_nbits_blocks(m), width = blocks * m->block;
   const int groups = 8 / bits; /* of a word */
   const int words_together = MOST_GROUPS / groups;
@@ -293,7 +293,7 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
   uint8_t *weights = scratch + rows * COLUMNS * sizeof(float);
   start_rows(job, panel, row, rows, results);
   for (size_t number = 0; number < blocks; number++) {
-    const block_view b = view_of(m, block_of(m, from, number));
+    const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, from, number));
     float scales[COLUMNS], moved[COLUMNS];
     for (int v = 0; v < VECTORS; v++) {
       const vec scale = scales_of(m, &b, v);

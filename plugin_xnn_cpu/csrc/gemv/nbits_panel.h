@@ -8,6 +8,8 @@
 #ifndef NARROWPASS_GEMV_NBITS_PANEL_H
 #define NARROWPASS_GEMV_NBITS_PANEL_H
 
+#include <string.h>
+
 #include "gemv/nbits.h"
 #include "runtime/kernel.h"
 
@@ -48,6 +50,37 @@ NP_INLINE size_t np_nbits_block_size(const struct np_nbits_matrix *m) {
 
 NP_INLINE size_t np_nbits_panel_size(const struct np_nbits_matrix *m) {
   return NP_NBITS_COLUMNS * sizeof(float) + np_nbits_blocks(m) * np_nbits_block_size(m);
+}
+
+/* A block of a panel. */
+typedef struct {
+  const void *scales;
+  const void *zeros;
+  const uint8_t *words;
+} np_nbits_view;
+
+NP_INLINE np_nbits_view np_nbits_view_of(const struct np_nbits_matrix *m, const uint8_t *from) {
+  const uint8_t *zeros = from + np_nbits_scales_size(m);
+  return (np_nbits_view){from, zeros, zeros + np_nbits_zeros_size(m)};
+}
+
+NP_INLINE const uint8_t *np_nbits_block_of(const struct np_nbits_matrix *m, const uint8_t *panel,
+                                  size_t number) {
+  return panel + NP_NBITS_COLUMNS * sizeof(float) + number * np_nbits_block_size(m);
+}
+
+/* float16 without instructions for it: normal and subnormal numbers, infinity and NaN. */
+NP_INLINE float np_half_to_float(uint16_t half) {
+  const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
+  uint32_t bits = rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : (rest << 13) + 0x38000000;
+  float x;
+  if (rest < 0x400) {
+    x = (float)rest * 0x1p-24f;
+    memcpy(&bits, &x, sizeof bits);
+  }
+  bits |= sign;
+  memcpy(&x, &bits, sizeof x);
+  return x;
 }
 
 NP_INLINE size_t np_nbits_panels(const struct np_nbits_matrix *m) {

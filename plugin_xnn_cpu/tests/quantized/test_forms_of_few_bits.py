@@ -1,8 +1,9 @@
 """Every form in which tools write matrices of few bits: what runs, how it is packed, its results.
 
 Each case builds a model and the matrix that it stands for, in float64 by numpy. Rows of float32 are
-compared at 1e-5 of the largest sum of magnitudes, for fp32 accumulation in another order; onnxruntime
-is compared too where it runs the form. Rows that are quantized in blocks are off by half a step in
+compared at 1e-5 of the largest sum of magnitudes, for fp32 accumulation in another order, and with
+onnxruntime
+where it runs the form. Rows that are quantized in blocks are off by half a step in
 each element at most: max|block| / 254 times the magnitudes of the block's weights.
 """
 
@@ -194,8 +195,9 @@ def ort(model, x):
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         session = onnxruntime.InferenceSession(model.SerializeToString(), options)
         return session.run(None, {"x": x})[0]
-    except Exception as error:  # noqa: BLE001  # it has no one class for what it refuses
-        assert any(word in str(error) for word in ("NOT_IMPLEMENTED", "FAIL", "INVALID", "g_idx"))
+    except Exception as error:  # it has no one class for what it refuses
+        if not any(word in str(error) for word in ("NOT_IMPLEMENTED", "FAIL", "INVALID", "g_idx")):
+            raise
         return None
 
 
@@ -312,7 +314,7 @@ def test_epilogues(function, level):
 def test_threads_and_targets_do_not_change_blocks():
     """The same bits with one thread and with two, from one row to many."""
     for level in (0, 4):
-        model, matrix, _ = nbits(block=32, columns=256, outputs=2000, zeros="packed", level=level)
+        model, _, _ = nbits(block=32, columns=256, outputs=2000, zeros="packed", level=level)
         with compile_model(model, threads=1) as one, compile_model(model, threads=2) as two:
             for rows in (1, 4, 5, 250):
                 x = rows_of(rows, 256)

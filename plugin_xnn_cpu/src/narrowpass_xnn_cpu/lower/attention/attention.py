@@ -1,7 +1,7 @@
-"""Attention: softmax(q·kᵀ · scale + mask)·v as one operation, its scores never in memory.
+"""Fused attention: softmax(q·kᵀ · scale + mask)·v in one kernel, which never stores the scores.
 
-The kernel reads q, k and v by strides, so that heads stay where a projection has put them, as
-[batch, rows, heads, depth], and its result lies the same way.
+The kernel reads q, k and v by strides, so that projections need no transpose of heads: operands and
+result keep the layout [batch, rows, heads, depth].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.attention.cached import emit_attention
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, broadcast
 from narrowpass_xnn_cpu.lower.views import View
@@ -28,23 +28,22 @@ from narrowpass_xnn_cpu.native import attention_params
 
 @dataclass(frozen=True)
 class Attention(Computation):
-    """Attention of heads that lie anywhere, their last axis dense.
+    """Fused attention of operands in any layout whose last axis is dense.
 
     Operands are q, k and v, and a mask where there is one: floats, or booleans.
 
     Attributes:
-        perms: for each operand the order that its axes lie in; for k as [.., keys, depth].
-        perm: the order that the axes of the result are to lie in.
-        scale: what scores are multiplied by before the mask.
-        mask: what the mask does to scores: ``added``, or of booleans, ``kept`` where it is true,
-            or ``filled`` there; ``none`` without a mask.
-        fill: what scores become that are not kept.
-        safe: whether a row of scores that come to NaN gives zeros.
-        grouped: whether k and v have one head for each group of heads of q that lie side by side,
-            as [batch, groups, ..] beside [batch, groups · heads of a group, ..] (Ainslie et al.,
-            GQA, 2023).
-        targets: names of shapes [batch, groups, heads of a group, rows, depth] that k and v are
-            expanded to, where they may be repeated along other axes too.
+        perms: layout of each operand; that of k for [.., keys, depth].
+        perm: layout of the result.
+        scale: factor of the scores, applied before the mask.
+        mask: ``added``: the float mask is added to the scores; ``kept``: scores are kept where the
+            boolean mask is true; ``filled``: scores are replaced where it is true; ``none``.
+        fill: value of scores that are masked by a boolean.
+        safe: whether a row of scores whose softmax is NaN yields zeros.
+        grouped: whether k and v have one head for each group of heads of q: [batch, groups, ..]
+            beside [batch, groups · heads of a group, ..] (Ainslie et al., GQA, 2023).
+        targets: names of the shapes [batch, groups, heads of a group, rows, depth] that k and v
+            are expanded to; other axes may be broadcast too.
     """
 
     mnemonic = "attention"
@@ -70,7 +69,7 @@ class Attention(Computation):
         return self.size_of(shapes, sizing)
 
     def size_of(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """Return how it runs on operands of these shapes."""
+        """Return the kernel call for operands of these shapes; see `Computation.size`."""
         views = [View(shape, perm) for shape, perm in zip(shapes, self.perms, strict=True)]
         for view, name in zip(views[1:], self.targets, strict=False):
             view.expand([int(size) for size in sizing.value(name).reshape(-1)])
@@ -78,7 +77,7 @@ class Attention(Computation):
         if q.shape[-1] != k.shape[-1]:
             raise BackendError(f"queries of {q.shape[-1]} and keys of {k.shape[-1]} do not fit")
         heads, groups = q.shape[-3:-2], k.shape[-3:-2]
-        each = _each(heads, groups, v.shape[-3:-2]) if self.grouped else 1
+        each = _heads_per_group(heads, groups, v.shape[-3:-2]) if self.grouped else 1
         leading_k, leading_v = k.shape[:-2], v.shape[:-2]
         if each > 1:
             leading_k, leading_v = (*leading_k[:-1], *heads), (*leading_v[:-1], *heads)
@@ -100,11 +99,11 @@ class Attention(Computation):
         if each > 1:
             many = [*many[1:2], many[2] // each, each]
             whole = zip((q, k, v, *masks), strides, strict=True)
-            strides = [_split(view.shape, steps, groups[0], each) for view, steps in whole]
-            out_strides = _split(out.shape, out_strides, groups[0], each)
+            strides = [_group_strides(view.shape, steps, groups[0], each) for view, steps in whole]
+            out_strides = _group_strides(out.shape, out_strides, groups[0], each)
         rows = scores[-2]
         if rows == 1 and not strides[1][2] and not strides[2][2]:
-            # One token: its heads that share keys are rows, so that these are read once.
+            # Decode: the heads of a group become rows, so that their keys are read once.
             rows, many[2] = many[2], 1
             for steps in (*strides[:1], *strides[3:], out_strides):
                 steps[2], steps[3] = 0, steps[2]
@@ -125,8 +124,8 @@ class Attention(Computation):
         return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
 
 
-def _each(heads: Shape, groups: Shape, others: Shape) -> int:
-    """Give the heads of each group."""
+def _heads_per_group(heads: Shape, groups: Shape, others: Shape) -> int:
+    """Return the number of query heads for each key head."""
     if groups != others or not groups or not groups[0] or heads[0] % groups[0]:
         raise BackendError(
             f"{heads} heads of queries, {groups} of keys and {others} of values are no groups"
@@ -134,8 +133,8 @@ def _each(heads: Shape, groups: Shape, others: Shape) -> int:
     return heads[0] // groups[0]
 
 
-def _split(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list[int]:
-    """Cut the axis of heads, the last but two, into groups and heads: [batch, group, head, ..]."""
+def _group_strides(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list[int]:
+    """Split the stride of the heads axis in two: [batch, group, head, ..]."""
     _, batch, head, *rest = strides
     if len(shape) > 2 and shape[-3] == groups * each:
         return [batch, head * each, head, *rest]
@@ -143,11 +142,13 @@ def _split(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
+    reason = check_floats(op, facts, 3)
     masks = [mask for mask in op.inputs[3:5] if mask is not None]
     added = op.get("mask", "added") == "added"
     for mask in masks:
-        reason = reason or needs(mask, facts, ir.DataType.FLOAT if added else ir.DataType.BOOL)
+        reason = reason or check_dtype(
+            mask, facts, ir.DataType.FLOAT if added else ir.DataType.BOOL
+        )
     if reason:
         return reason
     ranks = [facts.rank(value) for value in op.inputs[:3]]
@@ -162,25 +163,25 @@ def _check(op: Op, facts: Facts) -> str | None:
 
 def _attention(op: Op, builder: Builder) -> None:
     rank = builder.rank(op.required(0))
-    turned = op.get("turned", False)
+    transposed = op.get("transposed_keys", False)
     slots, perms = [], []
-    for index, dense in ((0, rank - 1), (1, rank - 1 if turned else rank - 2), (2, rank - 1)):
+    for index, dense in ((0, rank - 1), (1, rank - 1 if transposed else rank - 2), (2, rank - 1)):
         value = op.required(index)
         perm = builder.layout(value)
         if perm[-1] != dense:
             perm = (*(axis for axis in range(rank) if axis != dense), dense)
-        slots.append(builder.at(value, perm))
-        if index == 1 and not turned:
-            # kᵀ counts its axes as [.., depth, keys].
+        slots.append(builder.slot_of(value, perm))
+        if index == 1 and not transposed:
+            # The operand is kᵀ, [.., depth, keys].
             swap = {rank - 1: rank - 2, rank - 2: rank - 1}
             perm = tuple(swap.get(axis, axis) for axis in perm)
         perms.append(perm)
     masks = [mask for mask in op.inputs[3:5] if mask is not None]
     if masks:
-        slots.append(_added(builder, masks))
+        slots.append(_mask_slot(builder, masks))
         perms.append(identity(max(builder.rank(mask) for mask in masks)))
     output = op.output
-    perm = _lies(builder, output)
+    perm = _result_layout(builder, output)
     attention = Attention(
         tuple(perms),
         perm,
@@ -194,24 +195,24 @@ def _attention(op: Op, builder: Builder) -> None:
     emit_attention(attention, slots, builder, output, perm)
 
 
-def _added(builder: Builder, masks: Sequence[ir.Value]) -> Slot:
-    """Give one mask, or the sum of two, which layers may share."""
-    slots = [builder.at(mask) for mask in masks]
+def _mask_slot(builder: Builder, masks: Sequence[ir.Value]) -> Slot:
+    """Return the slot of the mask; the sum of two masks is computed once for all layers."""
+    slots = [builder.slot_of(mask) for mask in masks]
     if len(slots) == 1:
         return slots[0]
 
     def add() -> Slot:
-        return builder.part(Binary("add"), slots, masks[0])
+        return builder.intermediate(Binary("add"), slots, masks[0])
 
     return builder.once(("masks", *slots), add)
 
 
-def _lies(builder: Builder, output: ir.Value) -> Perm:
-    """Give the order of axes in which the result is wanted: heads beside each other in rows."""
+def _result_layout(builder: Builder, output: ir.Value) -> Perm:
+    """Return the layout [.., rows, heads, depth] if a Transpose follows, else that of ONNX."""
     rank = builder.rank(output)
     user = builder.facts.only_user(output)
     if user is not None and user.op_type == "Reshape" and rank == 5:
-        # Groups and heads of a group become one axis, which is then moved.
+        # A Reshape merges groups and heads before the Transpose.
         target = user.outputs[0]
         user = builder.facts.only_user(target) if builder.facts.rank(target) == 4 else None
     if user is None or user.op_type != "Transpose" or rank < 4:

@@ -29,19 +29,19 @@ _FLOATS = {ir.DataType.FLOAT, *NARROW}
 
 @dataclass(frozen=True)
 class _Chain:
-    """The values on the way from integers to the matrix."""
+    """The values between the integers and the dequantized matrix."""
 
     integers: ir.Value
     cast: ir.Value
     wide: ir.Value
     zero: ir.Value
-    moved: ir.Value
+    centered: ir.Value
     scale: ir.Value
     scaled: ir.Value
 
 
 def derive_blocks(node: ir.Node, facts: Facts) -> bool:
-    """Record in `facts` a matrix that is computed of constants so; give whether it is.
+    """Record in `facts` a matrix that is computed so from constants; return whether it is one.
 
     Args:
         node: the Reshape that ends the computation.
@@ -148,22 +148,22 @@ def _derive(chain: _Chain, value: ir.Value, zero: Weight, blocks: Blocks, facts:
     wide = cast.reshape(*shape)
     zeros, scales = (part.reshape(*scale.shape, 1) for part in (zero, scale))
 
-    def move() -> Array:
+    def subtract() -> Array:
         array: Array = wide.array() - zeros.array()
         return array
 
     def multiply() -> Array:
-        array: Array = move() * scales.array()
+        array: Array = subtract() * scales.array()
         return array
 
     parts = [part.identity for part in (wide, zeros, scales)]
     known = all(parts)
-    moved = Weight(shape, dtype, digest("moved", *parts[:2]) if known else "", move, x.drop)
+    centered = Weight(shape, dtype, digest("moved", *parts[:2]) if known else "", subtract, x.drop)
     name = digest("moved and scaled", *parts) if known else ""
     scaled = Weight(shape, dtype, name, multiply, x.drop)
     matrix = dataclasses.replace(scaled.reshape(*x.shape), blocks=blocks)
-    made = {"cast": cast, "wide": wide, "zero": zeros, "moved": moved, "scale": scales}
-    for field, weight in {**made, "scaled": scaled}.items():
+    weights = {"cast": cast, "wide": wide, "zero": zeros, "centered": centered, "scale": scales}
+    for field, weight in {**weights, "scaled": scaled}.items():
         facts.derive(getattr(chain, field), weight)
     facts.derive(value, matrix)
 
@@ -171,11 +171,11 @@ def _derive(chain: _Chain, value: ir.Value, zero: Weight, blocks: Blocks, facts:
 def _matched(node: ir.Node) -> _Chain | None:
     """Return the values of the computation that ends with `node`, if it is one."""
     scaled = _input(node, "Reshape", 0)
-    moved, scale = _operands(scaled, "Mul")
-    wide, zero = _operands(moved, "Sub")
+    centered, scale = _operands(scaled, "Mul")
+    wide, zero = _operands(centered, "Sub")
     cast = _input(_producer(wide), "Reshape", 0)
     integers = _input(_producer(cast), "Cast", 0)
-    values = integers, cast, wide, zero, moved, scale, scaled
+    values = integers, cast, wide, zero, centered, scale, scaled
     if any(value is None for value in values):
         return None
     return _Chain(*(value for value in values if value is not None))

@@ -32,9 +32,9 @@ _QUANTIZED = {
 
 
 def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> None:
-    """Record in `facts` constants that a node makes of constants.
+    """Record in `facts` constants that a node computes from constants.
 
-    `fold` leaves such nodes where a second form of a large weight would make the file grow;
+    `fold` leaves such nodes where a second copy of a large weight would enlarge the file;
     Constant nodes are there where it did not run. More than another view or another type of
     elements is computed at once where it is small, and otherwise when somebody needs it.
     """
@@ -105,13 +105,13 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
         zeros = None if zero is None else zero.array()
         return dequantized(array, scale.array(), zeros, axis, block)
 
-    made = x.then("", elements, dtype=scale.dtype)
+    derived = x.then("", elements, dtype=scale.dtype)
     parts = [part.identity for part in (x, scale, *zeros)]
     identity = digest("dequantize", axis, block, *parts) if all(parts) else ""
     stored = None if block else _stored_as(x, scale, zero, axis)
     blocks = blocks_of(node, facts)
-    made = dataclasses.replace(made, identity=identity, quantized=stored, blocks=blocks)
-    facts.derive(value, made)
+    derived = dataclasses.replace(derived, identity=identity, quantized=stored, blocks=blocks)
+    facts.derive(value, derived)
 
 
 def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
@@ -136,14 +136,14 @@ def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
         zeros = others[1].array() if len(others) > 1 else None
         return quantized(array, others[0].array(), zeros, axis, kind)
 
-    made = x.then("", elements, dtype=kind)
+    derived = x.then("", elements, dtype=kind)
     parts = [part.identity for part in (x, *others)]
     identity = digest("quantize", axis, kind.name, *parts) if all(parts) else ""
-    facts.derive(value, dataclasses.replace(made, identity=identity))
+    facts.derive(value, dataclasses.replace(derived, identity=identity))
 
 
 def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
-    """Record the first columns of a matrix: rows in blocks may be longer than is computed with."""
+    """Record the first columns of a matrix: the last block of a row may exceed the columns used."""
     given, bounds = node.inputs[0], [facts.constant(item) for item in node.inputs[1:]]
     if given is None or len(bounds) != 3 or facts.rank(given) != 2:
         return
@@ -153,13 +153,13 @@ def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
         return
     count = ends[0]
     shape = weight.shape[0], count
-    made = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
+    derived = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
     blocks = weight.blocks
     whole = None if blocks is None else (blocks.scale.shape[1] - 1) * blocks.size
     if blocks is not None and whole is not None and not blocks.transposed and count > whole:
         blocks = dataclasses.replace(blocks, columns=count)
-        made = dataclasses.replace(made, blocks=blocks)
-    facts.derive(value, made)
+        derived = dataclasses.replace(derived, blocks=blocks)
+    facts.derive(value, derived)
 
 
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
