@@ -9,13 +9,17 @@ each element at most: max|block| / 254 times the magnitudes of the block's weigh
 
 from __future__ import annotations
 
+import gc
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
+from cache_kit import compiled, saved, weights
 from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_model
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 
 RNG = np.random.default_rng(23)
@@ -319,6 +323,129 @@ def test_threads_and_targets_do_not_change_blocks():
             for rows in (1, 4, 5, 250):
                 x = rows_of(rows, 256)
                 assert np.array_equal(one.run({"x": x})["y"], two.run({"x": x})["y"])
+
+
+def embedding(kind, block, zeros, half=False):
+    """Build DequantizeLinear of a table [70, 64] and a Gather; return it and the table."""
+    low, dtype = OFFSETS[kind], np.float16 if half else np.float32
+    numbers = RNG.integers(low, low + (1 << BITS[kind]), (70, 64))
+    blocks = 64 // block if block else 1
+    scales = RNG.uniform(0.01, 0.02, (70, blocks)).astype(dtype)
+    points = RNG.integers(low, low + (1 << BITS[kind]), (70, blocks)) if zeros else 0
+    each = 64 // blocks
+    wide = numbers - (np.repeat(points, each, 1) if zeros else 0)
+    wide = wide * np.repeat(scales.astype(float), each, 1)
+    parts = [initializer("q", numbers, kind)]
+    parts.append(initializer("s", scales if block else scales[:, 0]))
+    names = ["q", "s"]
+    if zeros:
+        parts.append(initializer("z", points if block else points[:, 0], kind))
+        names.append("z")
+    named = {"axis": 1, "block_size": block} if block else {"axis": 0}
+    nodes = [helper.make_node("DequantizeLinear", names, ["w"], **named)]
+    nodes += [helper.make_node("Cast", ["w"], ["f"], to=TensorProto.FLOAT)] if half else []
+    nodes.append(helper.make_node("Gather", ["f" if half else "w", "i"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 64])],
+        parts,
+    )
+    opset = helper.make_opsetid("", 21)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=10), wide
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", [0, 16, 32])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+def test_embeddings(kind, block, zeros, half):
+    """Rows are gathered from what is packed: integers and scales, each rounded once."""
+    model, table = embedding(kind, block, zeros, half)
+    with compile_model(model) as program:
+        (kernel,) = [p.kernel for p in program.explain() if p.op_type == "Gather"]
+        assert kernel == f"gather int{BITS[kind]}"
+        at = np.array([0, 69, 31, 32, -1, -70, 5, 5])
+        (got,) = program.run({"i": at}).values()
+        np.testing.assert_allclose(got, table[at], rtol=1e-6, atol=0)
+        with pytest.raises(BackendError):
+            program.run({"i": np.array([70])})
+        assert program.run({"i": np.zeros(0, np.int64)})["y"].shape == (0, 64)
+
+
+def test_a_tied_embedding_is_packed_once(tmp_path):
+    """The LM head reads what rows are gathered from; so does another method, and a second load."""
+    model, table = embedding("uint4", 32, True)
+    nodes = model.graph.node
+    nodes.append(helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]))
+    nodes.append(helper.make_node("MatMul", ["y", "t"], ["l"]))
+    model.graph.output.append(helper.make_tensor_value_info("l", TensorProto.FLOAT, ["n", 70]))
+    bundle = saved(tmp_path / "b.narrow", one=model, two=model)
+    for packs in (1, 0):
+        program = compiled(bundle, tmp_path / "cache")
+        found = weights(program)
+        assert (found["packs"], found["private"]) == (packs, {})
+        for method in ("one", "two"):
+            got = program.run({"i": np.arange(6)}, method)
+            right, most = expected(got["y"], table.T, 0)
+            np.testing.assert_allclose(got["l"], right, rtol=1e-5, atol=1e-5 * most)
+        program.close()
+        del program
+        gc.collect()
+
+
+@pytest.mark.parametrize("name", ["int4 axis 0 block 32 zeros True MatMul", "MatMulNBits g_idx"])
+@pytest.mark.parametrize("level", [0, 4])
+def test_the_cache_does_not_change_a_bit(tmp_path, name, level):
+    build, given = FORMS[name]
+    model, matrix, _ = build(**given, level=level)
+    bundle = saved(tmp_path / "b.narrow", one=model)
+    x = {rows: rows_of(rows, matrix.shape[0]) for rows in (1, 9)}
+    with compile_model(model) as program:
+        right = {rows: program.run({"x": given})["y"] for rows, given in x.items()}
+    for packs in (1, 0):
+        program = compiled(bundle, tmp_path / "cache")
+        assert weights(program)["packs"] == packs
+        for rows, given in x.items():
+            np.testing.assert_array_equal(program.run({"x": given}, "one")["y"], right[rows])
+        program.close()
+        del program
+        gc.collect()
+
+
+@pytest.mark.parametrize("block", [0, 32])
+def test_float8_is_upcast_when_it_is_packed(block):
+    """`explain` says so; results are those of the float32 matrix."""
+    numbers = RNG.standard_normal((96, 40)).astype(ml_dtypes.float8_e4m3fn)
+    scales = RNG.random((3, 40) if block else 40).astype(np.float32)
+    named = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], **named),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    model = wrap(nodes, 96, 40, [initializer("q", numbers), initializer("s", scales)], opset=23)
+    matrix = numbers.astype(float) * (np.repeat(scales, 32, 0) if block else scales)
+    with compile_model(model) as program:
+        (kernel,) = [p.kernel for p in program.explain() if p.op_type == "MatMul"]
+        assert "float32: its float8_e4m3fn weights are upcast when they are packed" in kernel
+        for rows in (1, 9):
+            x = rows_of(rows, 96)
+            right, most = expected(x, matrix, 0)
+            np.testing.assert_allclose(
+                program.run({"x": x})["y"], right, rtol=1e-5, atol=1e-5 * most
+            )
+
+
+def test_blocks_of_a_shape_without_a_kernel_say_so():
+    """Blocks of 12 fit no words of 8 weights: they are upcast, and `explain` has the reason."""
+    model, matrix, _ = qdq("uint4", 0, 12)
+    with compile_model(model) as program:
+        (kernel,) = [p.kernel for p in program.explain() if p.op_type == "MatMul"]
+        assert "float32: its uint4 weights are upcast when they are packed" in kernel
+        x = rows_of(3, 96)
+        right, most = expected(x, matrix, 0)
+        np.testing.assert_allclose(program.run({"x": x})["y"], right, rtol=1e-5, atol=1e-5 * most)
 
 
 def test_sizes_of_what_is_packed():

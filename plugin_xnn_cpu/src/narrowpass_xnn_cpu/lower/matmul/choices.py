@@ -93,6 +93,8 @@ def choices(
     transposed = kernel.permuted_from is None
     source = kernel if transposed else kernel.transpose(1, 0)
     precision = "float32: its matrix is not int8" if activations == "dynamic" else ""
+    if kernel.stored:
+        precision = f"float32: its {kernel.stored} weights are upcast when they are packed"
     if kernel.quantized is not None:
         yield from _int8(kernel, bias, epilogue, target, activations)
         yield from _in_blocks(kernel, bias, epilogue, activations)

@@ -152,7 +152,11 @@ def _constant(e: Emitter, index: int, name: str) -> ir.TensorProtocol:
 
 
 def gather_block_quantized(e: Emitter) -> Sequence[ir.Value]:
-    """Emit GatherBlockQuantized: gather packed rows and their scales, then dequantize the rows."""
+    """Emit GatherBlockQuantized: gather packed rows and their scales, then dequantize the rows.
+
+    A table of 4-bit integers, which Gather does not take in all backends, is dequantized before:
+    backends that pack such weights need not do so as a whole.
+    """
     data, positions = e.required(0, "data"), e.required(1, "indices")
     scales, zeros = e.required(2, "scales"), e.input(3)
     rank = len(e.dims(data))

@@ -28,6 +28,10 @@ _QUANTIZED = {
     ir.DataType.INT16,
     ir.DataType.UINT16,
     ir.DataType.INT32,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
 }
 
 
@@ -110,7 +114,9 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     identity = digest("dequantize", axis, block, *parts) if all(parts) else ""
     stored = None if block else _stored_as(x, scale, zero, axis)
     blocks = blocks_of(node, facts)
-    derived = dataclasses.replace(derived, identity=identity, quantized=stored, blocks=blocks)
+    derived = dataclasses.replace(
+        derived, identity=identity, quantized=stored, blocks=blocks, stored=x.dtype.name
+    )
     facts.derive(value, derived)
 
 

@@ -116,6 +116,8 @@ class Weight:
             none.
         quantized: the storage, where this is a dequantized weight.
         blocks: the storage, where this is a dequantized block-quantized matrix.
+        stored: the dtype of the integers or floats of 8 bits and less that this is dequantized from;
+            empty for others.
         unchecked: returns the elements from their file without a comparison with their hash; None
             where no file has them in this form.
     """
@@ -130,6 +132,7 @@ class Weight:
     quantized: Quantized | None = None
     blocks: Blocks | None = None
     unchecked: Callable[[], Array] | None = None
+    stored: str = ""
 
     @classmethod
     def of(cls, array: Array, identity: str = "") -> Weight:
@@ -212,7 +215,11 @@ class Weight:
         result = self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
         if dtype.itemsize > self.dtype.itemsize:
             return dataclasses.replace(
-                result, narrow=self, quantized=self.quantized, blocks=self.blocks
+                result,
+                narrow=self,
+                quantized=self.quantized,
+                blocks=self.blocks,
+                stored=self.stored,
             )
         return result
 
@@ -237,8 +244,13 @@ class Weight:
         blocks = self.blocks
         if blocks is not None:
             blocks = dataclasses.replace(blocks, transposed=not blocks.transposed)
-        moved = self, axes
-        return dataclasses.replace(result, permuted_from=moved, quantized=known, blocks=blocks)
+        return dataclasses.replace(
+            result,
+            permuted_from=(self, axes),
+            quantized=known,
+            blocks=blocks,
+            stored=self.stored,
+        )
 
     def times(self, factor: np.float32) -> Weight:
         """Return the weight times a number."""
@@ -247,7 +259,7 @@ class Weight:
         result = self.then(f"times {float(factor).hex()}", lambda array: array * factor)
         known = None if self.quantized is None else self.quantized.times(factor)
         blocks = None if self.blocks is None else self.blocks.times(factor)
-        return dataclasses.replace(result, quantized=known, blocks=blocks)
+        return dataclasses.replace(result, quantized=known, blocks=blocks, stored=self.stored)
 
 
 def digest(*parts: object) -> str:
