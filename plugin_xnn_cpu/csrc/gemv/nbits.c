@@ -85,7 +85,7 @@ typedef struct {
   /* Where quantized rows are written. */
   int8_t *q;
   float *scales;
-  int32_t *sums;
+  int32_t *row_sums;
 } task;
 
 static task task_of(const struct np_nbits_params *p) {
@@ -153,7 +153,7 @@ static void quantize_part(void *context, size_t thread, size_t row) {
   const struct np_nbits_matrix *m = &t->job.params->matrix;
   const size_t blocks = np_nbits_blocks(m);
   t->quantize(t->job.in + row * m->inputs, m->inputs, m->block, t->q + row * blocks * m->block,
-              t->scales + row * blocks, t->sums + row * blocks);
+              t->scales + row * blocks, t->row_sums + row * blocks);
 }
 
 /* Quantize all rows to the start of the workspace. */
@@ -163,8 +163,8 @@ static void quantize(task *t, uint8_t *to, np_workers *workers) {
   t->q = (int8_t *)to;
   to += line(p->rows * blocks * p->matrix.block);
   t->scales = (float *)to;
-  t->sums = (int32_t *)(to + line(p->rows * blocks * sizeof(float)));
-  t->job.rows = (np_nbits_rows){t->q, t->scales, t->sums};
+  t->row_sums = (int32_t *)(to + line(p->rows * blocks * sizeof(float)));
+  t->job.rows = (np_nbits_rows){t->q, t->scales, t->row_sums};
   const size_t bytes = p->rows * p->matrix.inputs * sizeof(float);
   np_parallel_for(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, quantize_part, t, p->rows,
                   NP_DISABLE_DENORMALS);

@@ -171,8 +171,13 @@ void NP_OF_ISA(np_nbits_many)(const np_nbits_job *job, size_t panel, size_t row,
     tile(x + r * m->inputs, m->inputs, count, weights, to + r * COLUMNS, ROWS);            \
   }
       TILES(TILE_ROWS)
-      TILES(TILE_ROWS / 2)
-      TILES(TILE_ROWS / 4)
+#if TILE_ROWS > 8
+      TILES(8)
+#endif
+#if TILE_ROWS > 4
+      TILES(4)
+#endif
+      TILES(2)
       TILES(1)
     }
   }

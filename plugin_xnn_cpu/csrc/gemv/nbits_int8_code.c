@@ -1,7 +1,7 @@
 /* Rows quantized to int8, in blocks, times a matrix of few bits, for one instruction set.
  *
  * A shift and a mask make four consecutive weights of a column bytes from 0 on, which are multiplied
- * with four of the row: with VNNI by one instruction, else by maddubs, whose sums of two products fit
+ * with four of the row: with VNNI by one instruction, else by maddubs, whose pairs of products fit
  * 16 bits up to 4 bits; of 8 bits each half is multiplied alone. Accumulators of a block are exact, and
  * scaled at its end by both scales. What zero points contribute is a multiple of the sum of the
  * row's block: accumulators start from it where they are common. */
@@ -14,7 +14,7 @@
 #endif
 
 #define TILE_VECTORS 2
-#define TILE_ROWS (LANES == 16 ? 10 : LANES == 8 ? 4 : 2)
+#define TILE_ROWS (LANES == 16 ? 12 : LANES == 8 ? 4 : 2) /* of the highest tile */
 
 /* Bytes of the lowest bits, once words were shifted. */
 NP_INLINE ivec masked(ivec words, const int bits) {
@@ -33,7 +33,7 @@ NP_INLINE ivec four_of(const int8_t *x) {
   return four - (ivec){0};
 }
 
-/* Partial sums: of 32 bits, or pairs of 16 where the processor has maddubs but no VNNI; these take
+/* Partial accumulators: of 32 bits, or pairs of 16 with maddubs but no VNNI; these take
  * `MOST_GROUPS` groups of weights of up to 4 bits: 8 · 2 · 15 · 127 < 2^15. */
 #define MOST_GROUPS 8
 
@@ -77,8 +77,8 @@ NP_INLINE void dot(partial *p, ivec weights, ivec four, const int bits) {
 #endif
 }
 
-/* Sums of 16 bits added to those of 32; nothing to do where these are of 32 bits themselves. */
-NP_INLINE ivec widened(partial p, ivec sum, const int bits) {
+/* Accumulators of 16 bits added to those of 32. */
+NP_INLINE ivec add_partial(partial p, ivec sum, const int bits) {
 #if HAS_VNNI
   (void)bits;
   return p.low + sum;
@@ -109,11 +109,11 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
   const int groups = 8 / bits; /* of a word */
   const int words_together = MOST_GROUPS / groups;
   const int8_t *x[NP_NBITS_GEMV_ROWS];
-  ivec sums[NP_NBITS_GEMV_ROWS][VECTORS];
+  ivec acc32[NP_NBITS_GEMV_ROWS][VECTORS];
   UNROLL for (int r = 0; r < rows; r++) {
     const size_t row = row_of(job, r);
-    const int32_t start = start_of(m, job->rows.sums[row * blocks + number], common);
-    UNROLL for (int v = 0; v < VECTORS; v++) sums[r][v] = start - (ivec){0};
+    const int32_t start = start_of(m, job->rows.row_sums[row * blocks + number], common);
+    UNROLL for (int v = 0; v < VECTORS; v++) acc32[r][v] = start - (ivec){0};
     x[r] = job->rows.q + row * width + number * m->block;
   }
   prefetch_numbers(m, from);
@@ -145,7 +145,7 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
     UNROLL for (int r = 0; r < rows; r++) {
       UNROLL for (int v = 0; v < VECTORS; v++) {
         UNROLL for (int c = 0; c < chains; c++) {
-          sums[r][v] = widened(p[c][r][v], sums[r][v], bits);
+          acc32[r][v] = add_partial(p[c][r][v], acc32[r][v], bits);
         }
       }
     }
@@ -158,9 +158,9 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
     UNROLL for (int r = 0; r < rows; r++) {
       const size_t at = row_of(job, r) * blocks + number;
       const float row_scale = job->rows.scales[at];
-      acc[r][v] = multiply_add(floats(sums[r][v]) * scale, broadcast(row_scale), acc[r][v]);
+      acc[r][v] = multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc[r][v]);
       if (!common) {
-        const float less = -row_scale * (float)job->rows.sums[at];
+        const float less = -row_scale * (float)job->rows.row_sums[at];
         acc[r][v] = multiply_add(moved, broadcast(less), acc[r][v]);
       }
     }
@@ -193,7 +193,7 @@ NP_INLINE void unpack(const uint8_t *from, size_t words, uint8_t *to, size_t pie
 typedef struct {
   const uint8_t *weights;
   const int8_t *x;        /* of the first row */
-  const int32_t *sums;    /* of the rows' blocks, and their scales */
+  const int32_t *row_sums; /* of the rows' blocks, and their scales */
   const float *row_scales;
   const float *scales; /* of columns */
   const float *moved;  /* zero points times scales */
@@ -205,10 +205,10 @@ typedef struct {
 
 NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const int rows,
                     const int common, const int wide) {
-  ivec sums[TILE_ROWS][TILE_VECTORS];
+  ivec acc32[TILE_ROWS][TILE_VECTORS];
   UNROLL for (int r = 0; r < rows; r++) {
-    const int32_t start = start_of(m, t->sums[(size_t)r * t->blocks], common);
-    UNROLL for (int v = 0; v < TILE_VECTORS; v++) sums[r][v] = start - (ivec){0};
+    const int32_t start = start_of(m, t->row_sums[(size_t)r * t->blocks], common);
+    UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc32[r][v] = start - (ivec){0};
   }
   const uint8_t *weights = t->weights;
   const int8_t *x = t->x;
@@ -224,7 +224,7 @@ NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const i
       UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int v = 0; v < TILE_VECTORS; v++) p[r][v] = (partial){{0}, {0}};
 #if HAS_VNNI
-        UNROLL for (int v = 0; v < TILE_VECTORS; v++) p[r][v].low = sums[r][v];
+        UNROLL for (int v = 0; v < TILE_VECTORS; v++) p[r][v].low = acc32[r][v];
 #endif
       }
       for (; g < end; g++, x += 4, weights += TILE_VECTORS * LANES * 4) {
@@ -240,9 +240,9 @@ NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const i
       UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int v = 0; v < TILE_VECTORS; v++) {
 #if HAS_VNNI
-          sums[r][v] = p[r][v].low;
+          acc32[r][v] = p[r][v].low;
 #else
-          sums[r][v] = widened(p[r][v], sums[r][v], wide ? 8 : 4);
+          acc32[r][v] = add_partial(p[r][v], acc32[r][v], wide ? 8 : 4);
 #endif
         }
       }
@@ -254,9 +254,9 @@ NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const i
       float *to = t->to + (size_t)r * COLUMNS + v * LANES;
       const float row_scale = t->row_scales[(size_t)r * t->blocks];
       vec acc = load(to);
-      acc = multiply_add(floats(sums[r][v]) * scale, broadcast(row_scale), acc);
+      acc = multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc);
       if (!common) {
-        const float less = -row_scale * (float)t->sums[(size_t)r * t->blocks];
+        const float less = -row_scale * (float)t->row_sums[(size_t)r * t->blocks];
         acc = multiply_add(moved, broadcast(less), acc);
       }
       store(to, acc);
@@ -271,12 +271,16 @@ NP_INLINE void tiles(const struct np_nbits_matrix *m, tile_view t, size_t rows, 
   for (; r + ROWS <= rows; r += ROWS) {   \
     tile(m, &t, ROWS, common, wide);      \
     t.x += ROWS * t.width;                \
-    t.sums += ROWS * t.blocks;            \
+    t.row_sums += ROWS * t.blocks;            \
     t.row_scales += ROWS * t.blocks;      \
     t.to += ROWS * COLUMNS;               \
   }
   TILES(TILE_ROWS)
-  TILES(TILE_ROWS / 2)
+#if TILE_ROWS > 8
+  TILES(8)
+  TILES(4)
+#endif
+  TILES(2)
   TILES(1)
 }
 
@@ -309,7 +313,7 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
       const tile_view t = {
           .weights = weights + column / (TILE_VECTORS * LANES) * piece,
           .x = job->rows.q + row * width + number * m->block,
-          .sums = job->rows.sums + at,
+          .row_sums = job->rows.row_sums + at,
           .row_scales = job->rows.scales + at,
           .scales = scales + column,
           .moved = moved + column,
@@ -331,7 +335,7 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
 #define LEAST 0x1p-100f
 
 void NP_OF_ISA(np_nbits_quantize)(const float *x, size_t inputs, size_t block, int8_t *q,
-                                  float *scales, int32_t *sums) {
+                                  float *scales, int32_t *row_sums) {
   for (size_t start = 0, number = 0; start < inputs; start += block, number++, q += block) {
     const size_t count = inputs - start < block ? inputs - start : block;
     const float *from = x + start;
@@ -359,6 +363,6 @@ void NP_OF_ISA(np_nbits_quantize)(const float *x, size_t inputs, size_t block, i
     }
     for (; k < block; k++) q[k] = 0;
     scales[number] = unfit == 0 ? (is_zero ? 0 : largest / 127) : unfit;
-    sums[number] = sum;
+    row_sums[number] = sum;
   }
 }

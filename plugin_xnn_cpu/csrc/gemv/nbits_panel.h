@@ -3,7 +3,7 @@
  * A panel has 32 columns: their bias in float32; then for each block along K their scales, their
  * zero points unless one is common, and rows of words. A word has 32 / bits weights of one column:
  * its byte j has in its lowest bits that of k = j, then that of k = j + 4, and so on. So a shift and
- * a mask give four consecutive weights as bytes, a K-group of 4 as dot products of int8 take them;
+ * a mask return four consecutive weights as bytes, a K-group of 4 as dot products of int8 take them;
  * and a shift alone brings any one to the low bits of its lane. */
 #ifndef NARROWPASS_GEMV_NBITS_PANEL_H
 #define NARROWPASS_GEMV_NBITS_PANEL_H
@@ -18,7 +18,7 @@
 typedef struct {
   const int8_t *q;      /* [rows][blocks · block], zeros behind the last input */
   const float *scales;  /* [rows][blocks] */
-  const int32_t *sums;  /* [rows][blocks]: of q */
+  const int32_t *row_sums; /* [rows][blocks]: of q */
 } np_nbits_rows;
 
 typedef struct {
@@ -96,7 +96,7 @@ typedef void np_nbits_many(const np_nbits_job *job, size_t panel, size_t row, si
 
 /* Quantize a row: `q` has room for whole blocks. */
 typedef void np_nbits_quantize(const float *x, size_t inputs, size_t block, int8_t *q,
-                               float *scales, int32_t *sums);
+                               float *scales, int32_t *row_sums);
 
 NP_DECLARE_FOR_ISAS(np_nbits_few, np_nbits_few);
 NP_DECLARE_FOR_ISAS(np_nbits_many, np_nbits_many);

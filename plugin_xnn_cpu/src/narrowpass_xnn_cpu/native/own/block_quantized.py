@@ -106,7 +106,7 @@ def _unsigned(integers: Weight, offset: int, width: int) -> Weight:
     """Return integers as bytes from 0 on, with zeros behind each row up to `width`."""
     rows, columns = integers.shape
 
-    def make(array: Array) -> Array:
+    def load(array: Array) -> Array:
         if offset == 128:
             found = array.view(np.uint8) ^ np.uint8(128)
         elif offset:
@@ -116,7 +116,7 @@ def _unsigned(integers: Weight, offset: int, width: int) -> Weight:
         return np.pad(found, ((0, 0), (0, width - columns))) if width > columns else found
 
     recipe = f"as bytes plus {offset} of {width}"
-    return integers.then(recipe, make, (rows, width), np.dtype(np.uint8))
+    return integers.then(recipe, load, (rows, width), np.dtype(np.uint8))
 
 
 def _numbers(matrix: Blocks, offset: int, kind: str) -> Weight:
@@ -124,7 +124,7 @@ def _numbers(matrix: Blocks, offset: int, kind: str) -> Weight:
     scale, zero = matrix.scale, matrix.zero
     wanted = np.dtype(np.float16 if scale.dtype == np.float16 else np.float32)
 
-    def make() -> Array:
+    def load() -> Array:
         parts = [scale.array().astype(wanted)]
         if zero is not None:
             points = zero.array().astype(np.float32) + np.float32(offset)
@@ -135,7 +135,7 @@ def _numbers(matrix: Blocks, offset: int, kind: str) -> Weight:
     recipe = f"scales and zero points {wanted} {offset} {kind}"
     identity = digest(recipe, *parts) if all(parts) else ""
     size = wanted.itemsize + {"COMMON": 0, "U8": 1, "F32": 4}[kind]
-    return Weight((scale.size * size,), np.dtype(np.uint8), identity, make, scale.drop)
+    return Weight((scale.size * size,), np.dtype(np.uint8), identity, load, scale.drop)
 
 
 MATMUL = MatmulKernel(

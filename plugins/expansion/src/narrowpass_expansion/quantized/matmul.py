@@ -154,8 +154,7 @@ def _constant(e: Emitter, index: int, name: str) -> ir.TensorProtocol:
 def gather_block_quantized(e: Emitter) -> Sequence[ir.Value]:
     """Emit GatherBlockQuantized: gather packed rows and their scales, then dequantize the rows.
 
-    A table of 4-bit integers, which Gather does not take in all backends, is dequantized before:
-    backends that pack such weights need not do so as a whole.
+    A table of INT4 or UINT4 is a DequantizeLinear before the Gather, as backends pack embeddings.
     """
     data, positions = e.required(0, "data"), e.required(1, "indices")
     scales, zeros = e.required(2, "scales"), e.input(3)
@@ -164,8 +163,11 @@ def gather_block_quantized(e: Emitter) -> Sequence[ir.Value]:
     axis, along = int(e.get("gather_axis", 0)), int(e.get("quantize_axis", 1))
     if rank != 2 or axis % rank != 0 or along % rank != 1:
         raise Unsupported("it does not look up rows of a matrix with blocks along them")
+    if e.dtype(data) in (ir.DataType.INT4, ir.DataType.UINT4):
+        matrix = e.op("DequantizeLinear", data, scales, zeros, axis=1, block_size=block)
+        return [e.op("Gather", matrix, positions, axis=0)]
     if e.dtype(data) != ir.DataType.UINT8:
-        raise Unsupported(f"its table is {e.dtype(data).name.lower()}, and not uint8")
+        raise Unsupported(f"its table is {e.dtype(data).name.lower()}, and not uint8 or of 4 bits")
     if bits not in (4, 8):
         raise Unsupported(f"its table has {bits} bits, and not 4 or 8")
     width, blocks = e.dims(data)[1], e.dims(scales)[1]

@@ -21,6 +21,7 @@ BITS = {"uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "uint8": 8, "int8": 8}
 
 _SIZES = 256, 128, 64, 32
 """Of the blocks that rows of one scale are divided into, where they divide the row."""
+
 _LARGE = 1 << 20
 """Zero points that are not looked at to find that all are one, unless they are in memory anyway."""
 
@@ -82,49 +83,49 @@ def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     value, scales, zeros = [*node.inputs, None][:3]
     if value is None or scales is None:
         return None
-    x, scale = facts.stored(value), facts.stored(scales)
+    x = facts.stored(value)
+    scale: Weight | None = facts.stored(scales)
     zero = None if zeros is None else facts.stored(zeros)
     bits, block = BITS.get(x.dtype.name), node.attributes.get_int("block_size", 0)
     axis = node.attributes.get_int("axis", 1)
-    if bits is None or len(x.shape) != 2 or not -2 <= axis < 2 or 0 in x.shape:
+    if scale is None or bits is None or len(x.shape) != 2 or not -2 <= axis < 2 or 0 in x.shape:
         return None
     along = axis % 2 if block else 1
     if not block and scale.size > 1:
         along = 1 - axis % 2
     if along == 0:
-        x, *others = (_transposed(each) for each in (x, scale, zero))
-        scale, zero = others[0] or scale, others[1]
-    if x is None:
-        return None
+        x, scale = x.transpose(1, 0), _transposed(scale)
+        zero = None if zero is None else _transposed(zero)
     rows, columns = x.shape
     if not block:
         block = next((size for size in _SIZES if columns % size == 0), 32)
         count = -(-columns // block)
-        scale, zero = (_repeated(each, rows, count) for each in (scale, zero))
+        scale = _repeated(scale, rows, count)
+        zero = None if zero is None else _repeated(zero, rows, count)
     unit = 32 // bits
     if scale is None or block % unit or scale.shape != (rows, -(-columns // block)):
         return None
     common = 0 if zeros is None else _common(zeros, facts)
     if common is not None:
         zero = None
+    elif zero is None or zero.shape != scale.shape:
+        return None
     return Blocks(x, scale, zero, block, columns, bits, common or 0, transposed=along == 0)
 
 
-def _transposed(weight: Weight | None) -> Weight | None:
-    if weight is None or len(weight.shape) != 2:
-        return weight
-    return weight.transpose(1, 0)
+def _transposed(weight: Weight) -> Weight:
+    return weight.transpose(1, 0) if len(weight.shape) == 2 else weight
 
 
-def _repeated(weight: Weight | None, rows: int, count: int) -> Weight | None:
+def _repeated(weight: Weight, rows: int, count: int) -> Weight | None:
     """Return one number, or one for each row, as one for each block."""
-    if weight is None or weight.size not in (1, rows):
+    if weight.size not in (1, rows):
         return None
 
-    def make(array: Array) -> Array:
+    def load(array: Array) -> Array:
         return np.broadcast_to(array.reshape(-1, 1), (rows, count))
 
-    return weight.then(f"rows {rows} blocks {count}", make, (rows, count))
+    return weight.then(f"rows {rows} blocks {count}", load, (rows, count))
 
 
 def _common(value: ir.Value, facts: Facts) -> int | None:

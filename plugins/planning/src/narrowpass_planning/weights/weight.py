@@ -116,8 +116,8 @@ class Weight:
             none.
         quantized: the storage, where this is a dequantized weight.
         blocks: the storage, where this is a dequantized block-quantized matrix.
-        stored: the dtype of the integers or floats of 8 bits and less that this is dequantized from;
-            empty for others.
+        stored: the dtype of the integers, or of float8, that this is dequantized from; empty for
+            others.
         unchecked: returns the elements from their file without a comparison with their hash; None
             where no file has them in this form.
     """
