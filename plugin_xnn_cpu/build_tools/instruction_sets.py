@@ -51,6 +51,7 @@ TEMPLATES = {
     "gemm/matmul/code.c": _VECTORS,
     "gemv/code.c": ("avx2", "avx512"),
     "gemv/nbits_code.c": _VECTORS,
+    "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni"),
     "norm/layer_norm_code.c": _VECTORS,
     "recurrent/code.c": (*_VECTORS, "avx512vnni"),
     "winograd/fp32_code.c": _VECTORS,

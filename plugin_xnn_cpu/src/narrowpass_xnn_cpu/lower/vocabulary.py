@@ -38,6 +38,7 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     group_norm.GroupNorm,
     group_norm.LocalResponseNorm,
     indexing.Gather,
+    indexing.GatherBlocks,
     indexing.GatherInt8,
     indexing.Where,
     int8_convolution.Conv2dInt8,

@@ -19,7 +19,7 @@ from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.own import fp32
 from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, UNPACKED
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerBlock, PerToken
 from narrowpass_xnn_cpu.native.table import select
 from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason, quantizes_rows_once
 from narrowpass_xnn_cpu.native.target import Target
@@ -86,16 +86,18 @@ def choices(
         activations: ``dynamic`` for dynamic per-token quantization; else empty.
         embedding: whether the stored matrix is in memory anyway, as a tied embedding.
     """
-    stored = _blocks(kernel)
-    if stored is not None:
-        yield Choice(Matmul(stored, bias, epilogue), f"int{stored.bits} (weights)")
+    if _blocks(kernel) is not None:
+        yield from _in_blocks(kernel, bias, epilogue, activations)
         return
     # Packing reads [C, O] and [O, C]: the order in which the matrix is stored needs no copy.
     transposed = kernel.permuted_from is None
     source = kernel if transposed else kernel.transpose(1, 0)
     precision = "float32: its matrix is not int8" if activations == "dynamic" else ""
+    if kernel.stored:
+        precision = f"float32: its {kernel.stored} weights are upcast when they are packed"
     if kernel.quantized is not None:
         yield from _int8(kernel, bias, epilogue, target, activations)
+        yield from _in_blocks(kernel, bias, epilogue, activations)
         precision, embedding = "float32", False
     problem = Matmul(source, bias, epilogue, transposed, rows=rows)
     wide = dataclasses.replace(
@@ -114,6 +116,19 @@ def choices(
         if not is_table and rows is not None and rows <= MAX_ROWS and bias is None:
             yield from _stored_half(kernel, target, precision)
         yield Choice(wide, precision)
+
+
+def _in_blocks(
+    kernel: Weight, bias: Weight | None, epilogue: Epilogue, activations: str
+) -> Iterator[Choice]:
+    """Yield the choice for a matrix that is packed in blocks: the integers as they are stored."""
+    stored = kernel.blocks
+    if stored is None or not stored.transposed:
+        return
+    quantizes = activations == "dynamic"
+    problem = Matmul(stored, bias, epilogue, operand=PerBlock() if quantizes else None)
+    rows_too = "weights, rows in blocks of int8" if quantizes else "weights"
+    yield Choice(problem, f"int{stored.bits} ({rows_too})")
 
 
 def _int8(
@@ -157,8 +172,13 @@ def _stored_half(kernel: Weight, target: Target, precision: str) -> Iterator[Cho
 
 
 def _blocks(kernel: Weight) -> Blocks | None:
-    """Return the block-quantized storage of a matrix [C, O], blocks along C; else None."""
-    return None if kernel.permuted_from is None else kernel.transpose(1, 0).blocks
+    """Return what a matrix [C, O] is stored as, if that is blocks along the columns alone.
+
+    One of 8 bits with a scale for each column may be taken so, but has kernels of its own.
+    """
+    blocks = kernel.blocks
+    alone = blocks is not None and blocks.transposed and kernel.quantized is None
+    return blocks if alone else None
 
 
 def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:
@@ -170,7 +190,7 @@ def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:
         target: the processor.
     """
     if _blocks(kernel) is not None:
-        return False
+        return True
     if kernel.dtype == BFLOAT16 and target.has_bf16:
         return not bf16_reject_reason(rows, target) or target.has_fp32_gemm
     return kernel.dtype == _FLOAT32 and kernel.quantized is None and target.has_fp32_gemm

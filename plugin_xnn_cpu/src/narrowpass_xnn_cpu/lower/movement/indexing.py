@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_planning.weights.weight import Quantized
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise.typed import ANY, check_same_dtype
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Convert, broadcast
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.own.block_quantized import BlockEmbedding
+from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.target import Target
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,55 @@ class GatherInt8(Computation):
         return Run(result, "NP_GATHER_S8", params=params)
 
 
+@dataclass(frozen=True)
+class GatherBlocks(Computation):
+    """Rows of a block-quantized embedding, by index, dequantized to float32.
+
+    The operand is the indices.
+
+    Attributes:
+        weight: [rows, columns].
+    """
+
+    mnemonic = "gather_blocks"
+    weight: Weight
+
+    def kernel_name(self, op: LoweredOp, packed: BlockEmbedding) -> str:
+        """See `Computation.kernel_name`."""
+        blocks = self.weight.blocks
+        return "gather" if blocks is None else f"gather int{blocks.bits}"
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return Selection(
+            f"own gather ({BlockEmbedding.call})",
+            "panels of 32 rows, blocks with their scales",
+            "a tied embedding is packed once; only gathered rows are dequantized",
+        )
+
+    def pack(self, op: LoweredOp, session: Session | None) -> BlockEmbedding:
+        """See `Computation.pack`."""
+        if self.weight.blocks is None:
+            raise BackendError("an embedding of floats is not packed in blocks")
+        return BlockEmbedding(self.weight.blocks, session)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (indices,), packed = shapes, step.packed
+        result = (*indices, packed.columns)
+        if not elements(result):
+            return Run(result)
+        params = packed.params(elements(indices), step.op.operands[0].dtype.itemsize)
+        return Run(result, packed.call, params=params)
+
+
+def _block_rows(value: ir.Value, facts: Facts) -> Weight | None:
+    """Return a constant whose rows are block-quantized; None for others."""
+    stored = facts.stored(value) if facts.is_constant(value) else None
+    blocks = None if stored is None else stored.blocks
+    return None if blocks is None or blocks.transposed else stored
+
+
 def _int8_rows(value: ir.Value, facts: Facts) -> Quantized | None:
     """Return the int8 storage of a constant, if each row has one scale and no zero point."""
     stored = facts.stored(value).quantized if facts.is_constant(value) else None
@@ -105,6 +159,10 @@ def _gather(op: Op, builder: Builder) -> None:
         scales = builder.constant_slot(f"{given.name} (scales)", stored.scale.view().reshape(-1))
         at = builder.slot_of(indices)
         builder.compute(GatherInt8(), [table, at, scales], op.output)
+        return
+    in_blocks = _block_rows(given, builder.facts) if axis == 0 else None
+    if in_blocks is not None:
+        builder.compute(GatherBlocks(in_blocks), [builder.slot_of(indices)], op.output)
         return
     narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
     if narrow is not None:

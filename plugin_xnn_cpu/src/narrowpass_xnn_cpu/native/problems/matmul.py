@@ -33,17 +33,26 @@ class PerToken:
 
 
 @dataclass(frozen=True)
+class PerBlock:
+    """Rows of float32 that are quantized in blocks of the size of the matrix's, to ±127 steps.
+
+    A block with an element that is NaN or infinite results in NaN.
+    """
+
+
+@dataclass(frozen=True)
 class Matmul:
     """Rows times a constant matrix, plus a bias.
 
     Attributes:
         matrix: [O, C], or [C, O] where `transposed`: of float32, float16 or bfloat16, of int8 with
-            scales of the outputs, or of 4 or 8 bits in blocks.
+            scales of the outputs, or of 2, 4 or 8 bits in blocks.
         bias: [O], or None: float32, int32 where the result is requantized.
         result: the epilogue of float32; or the requantization of int32 accumulators.
         transposed: whether the matrix is [C, O].
         operand: static quantization of int8 rows; `PerToken` for float32 rows that are quantized
-            dynamically; None for float32.
+            dynamically, `PerBlock` for such before a block-quantized matrix;
+            None for float32.
         rows: the number of rows; None where it is not known.
         in_memory: whether the unpacked matrix is in memory anyway: a tied embedding.
     """
@@ -52,7 +61,7 @@ class Matmul:
     bias: Weight | None = None
     result: Epilogue | Requantized | DynamicScales = NO_EPILOGUE
     transposed: bool = False
-    operand: Quantization | PerToken | None = None
+    operand: Quantization | PerToken | PerBlock | None = None
     rows: int | None = None
     in_memory: bool = False
 
@@ -76,7 +85,8 @@ class Matmul:
         if isinstance(self.matrix, Weight):
             return f"float32 x {self.matrix.dtype.name}"
         if isinstance(self.matrix, Blocks):
-            return "float32 x blocks"
+            per_block = isinstance(self.operand, PerBlock)
+            return "float32 per block x blocks" if per_block else "float32 x blocks"
         if isinstance(self.result, DynamicScales):
             return "dynamic int8 x int8"
         if isinstance(self.result, Requantized):

@@ -258,4 +258,12 @@ ROWS: tuple[MatmulRow, ...] = (
         "everywhere",
         "an eighth or a quarter of the bytes",
     ),
+    Row(
+        "matmul",
+        "float32 per block x blocks",
+        block_quantized.MATMUL,
+        "panels of 32 columns, blocks with their scales",
+        "everywhere",
+        "with VNNI a fifth of the instructions for a weight",
+    ),
 )

@@ -203,7 +203,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
         parameters: object = flags
         if isinstance(operand, PerToken):
             check_accumulator_headroom(self.channels, "channels")
-        elif operand is not None:
+        elif isinstance(operand, Quantization):
             operand.check()
         low, high = checked_range(clamp_of(problem.epilogue))
         integers, scales = self._constants(matrix, "float32")

@@ -11,14 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_planning.graph.blocked import BITS, derive_blocks
+from narrowpass_planning.graph.blocked import blocks_of, derive_blocks
 from narrowpass_planning.graph.computed import derive_computed
 from narrowpass_planning.graph.facts import NARROW, Array, Facts
 from narrowpass_planning.host.quantization import dequantized, quantized
-from narrowpass_planning.weights.weight import Blocks, Quantized, Weight, digest
+from narrowpass_planning.weights.weight import Quantized, Weight, digest
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
 _QUANTIZED = {
+    ir.DataType.INT2,
+    ir.DataType.UINT2,
     ir.DataType.INT4,
     ir.DataType.UINT4,
     ir.DataType.INT8,
@@ -26,6 +28,10 @@ _QUANTIZED = {
     ir.DataType.INT16,
     ir.DataType.UINT16,
     ir.DataType.INT32,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
 }
 
 
@@ -107,8 +113,10 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     parts = [part.identity for part in (x, scale, *zeros)]
     identity = digest("dequantize", axis, block, *parts) if all(parts) else ""
     stored = None if block else _stored_as(x, scale, zero, axis)
-    blocks = _blocks_of(x, scale, zero, axis, block)
-    derived = dataclasses.replace(derived, identity=identity, quantized=stored, blocks=blocks)
+    blocks = blocks_of(node, facts)
+    derived = dataclasses.replace(
+        derived, identity=identity, quantized=stored, blocks=blocks, stored=x.dtype.name
+    )
     facts.derive(value, derived)
 
 
@@ -153,29 +161,19 @@ def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
     shape = weight.shape[0], count
     derived = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
     blocks = weight.blocks
-    if blocks is not None and count > (blocks.scale.shape[1] - 1) * blocks.size:
+    whole = None if blocks is None else (blocks.scale.shape[1] - 1) * blocks.size
+    if blocks is not None and whole is not None and not blocks.transposed and count > whole:
         blocks = dataclasses.replace(blocks, columns=count)
         derived = dataclasses.replace(derived, blocks=blocks)
     facts.derive(value, derived)
 
 
-def _blocks_of(
-    x: Weight, scale: Weight, zero: Weight | None, axis: int, block: int
-) -> Blocks | None:
-    """Return a matrix with blocks along its rows, if a kernel may take it so."""
-    bits = BITS.get(x.dtype.name)
-    if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 8:
-        return None
-    if x.shape[1] % block or scale.shape != (x.shape[0], x.shape[1] // block):
-        return None
-    return Blocks(x, scale, zero, block, x.shape[1], bits)
-
-
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
     """Return integers and scales that a kernel may take as they are; None where none does."""
     rank = len(x.shape)
-    if x.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or not rank:
+    if x.dtype not in (np.int8, np.uint8) or not rank:
         return None
+    scale = scale.cast(np.dtype(np.float32))
     if x.dtype == np.uint8:
         x, zero = _signed(x), _signed(Weight.of(np.zeros(1, np.uint8)) if zero is None else zero)
     if scale.size == 1:

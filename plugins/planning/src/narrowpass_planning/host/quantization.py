@@ -65,7 +65,9 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
         scale = _along(scale, x, axis)
         zero = None if zero is None else _along(zero, x, axis)
     # Differences of integers of 16 bits and less fit into 32.
-    wide = np.int32 if x.dtype.itemsize < 4 else np.int64
+    wide: type[np.generic] = np.int32 if x.dtype.itemsize < 4 else np.int64
+    if x.dtype.name.startswith("float8"):
+        wide = np.float32
     given = x.astype(wide)
     if zero is not None:
         given = given - zero.astype(wide)

@@ -74,12 +74,15 @@ class Blocks:
     """The storage of a block-quantized matrix.
 
     Attributes:
-        integers: [rows, blocks · size], uint4 or uint8.
-        scale: [rows, blocks].
-        zero: zero points, of the scale's shape; None for 0.
+        integers: [rows, columns], of 2, 4 or 8 bits; padding beyond `columns` is allowed up to the
+            end of the last block.
+        scale: [rows, blocks], of any floating-point type.
+        zero: zero points, of the scale's shape, integers or floats; None where all are `common`.
         size: elements of a block.
-        columns: of the matrix; the last block may have padding beyond them.
-        bits: of an integer: 4 or 8.
+        columns: of the matrix.
+        bits: of an integer: 2, 4 or 8.
+        common: the zero point of all blocks.
+        transposed: whether the weight is the transpose of this matrix.
     """
 
     integers: Weight
@@ -88,6 +91,13 @@ class Blocks:
     size: int
     columns: int
     bits: int
+    common: int = 0
+    transposed: bool = False
+
+    def times(self, factor: np.float32) -> Blocks:
+        """Return what the weight times a number is stored as."""
+        scale = self.scale.cast(np.dtype(np.float32)).times(factor)
+        return dataclasses.replace(self, scale=scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +116,8 @@ class Weight:
             none.
         quantized: the storage, where this is a dequantized weight.
         blocks: the storage, where this is a dequantized block-quantized matrix.
+        stored: the dtype of the integers, or of float8, that this is dequantized from; empty for
+            others.
         unchecked: returns the elements from their file without a comparison with their hash; None
             where no file has them in this form.
     """
@@ -120,6 +132,7 @@ class Weight:
     quantized: Quantized | None = None
     blocks: Blocks | None = None
     unchecked: Callable[[], Array] | None = None
+    stored: str = ""
 
     @classmethod
     def of(cls, array: Array, identity: str = "") -> Weight:
@@ -201,7 +214,13 @@ class Weight:
             return self
         result = self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
         if dtype.itemsize > self.dtype.itemsize:
-            return dataclasses.replace(result, narrow=self)
+            return dataclasses.replace(
+                result,
+                narrow=self,
+                quantized=self.quantized,
+                blocks=self.blocks,
+                stored=self.stored,
+            )
         return result
 
     def reshape(self, *shape: int) -> Weight:
@@ -222,7 +241,16 @@ class Weight:
         shape = [self.shape[axis] for axis in axes]
         result = self.then(f"transpose {axes}", lambda array: array.transpose(axes), shape)
         known = None if self.quantized is None else self.quantized.transpose(axes)
-        return dataclasses.replace(result, permuted_from=(self, axes), quantized=known)
+        blocks = self.blocks
+        if blocks is not None:
+            blocks = dataclasses.replace(blocks, transposed=not blocks.transposed)
+        return dataclasses.replace(
+            result,
+            permuted_from=(self, axes),
+            quantized=known,
+            blocks=blocks,
+            stored=self.stored,
+        )
 
     def times(self, factor: np.float32) -> Weight:
         """Return the weight times a number."""
@@ -230,7 +258,8 @@ class Weight:
             return self
         result = self.then(f"times {float(factor).hex()}", lambda array: array * factor)
         known = None if self.quantized is None else self.quantized.times(factor)
-        return dataclasses.replace(result, quantized=known)
+        blocks = None if self.blocks is None else self.blocks.times(factor)
+        return dataclasses.replace(result, quantized=known, blocks=blocks, stored=self.stored)
 
 
 def digest(*parts: object) -> str:
