@@ -38,13 +38,13 @@ import narrowpass
 
 
 def measure(model: Model, threads: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """Give the figures of one model, or the reason why there are none."""
+    """Return the figures of one model, or the reason why there are none."""
     try:
-        path = model.make(FOLDER)
+        path = model.build(FOLDER)
         feeds = feeds_of(path, model)
         right = _plain(path, feeds)
     except Exception as error:  # noqa: BLE001  # the table says what a tool or a file cannot do
-        return {"model": model.name, "group": model.group, "unmade": _first_line(error)}
+        return {"model": model.name, "group": model.group, "unbuilt": _first_line(error)}
     row: dict[str, Any] = {"model": model.name, "group": model.group, "threads": threads}
     row["fallbacks"] = _fallbacks(path)
     row["half"] = any(array.dtype == np.float16 for array in right)
@@ -80,7 +80,7 @@ def _is_quantized(path: Path) -> bool:
 
 
 def _fallbacks(path: Path) -> dict[str, int] | str:
-    """Count the nodes on numpy and on the Python evaluator; give the error where none compiles."""
+    """Count the nodes on numpy and on the Python evaluator; return the error of a failure."""
     try:
         with narrowpass.load(path, "xnn-cpu") as program:
             kernels = [plan.kernel for plan in program.explain() if plan.partition is None]
@@ -103,7 +103,7 @@ def _error(ours: Any, right: Any) -> float:
 
 
 def is_right(row: dict[str, Any]) -> bool:
-    """Tell whether the project's error is within the bound that the head of this file states."""
+    """Return whether the project's error is within the bound that the head of this file states."""
     ours, theirs = row.get("narrowpass", {}), row.get("onnxruntime", {})
     least = 2e-2 if row.get("quantized") else 1e-3 if row.get("half") else 1e-4
     return bool(ours.get("error", np.inf) <= max(least, 3 * theirs.get("error", 0.0)))
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", default="1", help="a number, or all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
-    parser.add_argument("--again", action="store_true", help="measure what is there already, too")
+    parser.add_argument("--again", action="store_true", help="measure what exists, too")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--plot", type=Path)

@@ -117,7 +117,7 @@ def _row(name: str, model: bytes, feeds: Feeds, back: Mapping[str, str], rounds:
             start = time.perf_counter()
             results[key] = run(state[key])
             seconds[key].append(time.perf_counter() - start)
-            state[key].update((given, results[key][made]) for made, given in back.items())
+            state[key].update((given, results[key][built]) for built, given in back.items())
         error = max([error, *map(_difference, *(results[key].values() for key in runs))])
     theirs, ours = (1e6 * statistics.median(seconds[key]) for key in runs)
     others = sum(bool(plan.reason) for plan in program.explain())

@@ -1,4 +1,4 @@
-"""Makes decoders of language models with random weights, as prefill and decode with a cache.
+"""Builds decoders of language models with random weights, as prefill and decode with a cache.
 
     python benchmarks/decoder.py FOLDER --size 100m|1b [--untied]
 
@@ -56,7 +56,7 @@ class Weights:
         self._known: dict[str, onnx.TensorProto] = {}
 
     def __call__(self, name: str, *shape: int, scale: float | None = None) -> onnx.TensorProto:
-        """Give a weight: normal numbers over the square root of the inputs, or `scale` of them."""
+        """Return a weight: normal numbers over the square root of the inputs, or times `scale`."""
         if name not in self._known:
             start = -(-self._file.tell() // 4096) * 4096
             self._file.seek(start)
@@ -219,7 +219,7 @@ class Decoder:
         return model
 
 
-def make(folder: Path, size: str, *, tied: bool) -> tuple[Path, Path]:
+def build(folder: Path, size: str, *, tied: bool) -> tuple[Path, Path]:
     """Write both phases, if they are not there; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "prefill.onnx", folder / "decode.onnx"
@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="100m")
     parser.add_argument("--untied", action="store_true")
     arguments = parser.parse_args()
-    for path in make(arguments.folder, arguments.size, tied=not arguments.untied):
+    for path in build(arguments.folder, arguments.size, tied=not arguments.untied):
         print(path)
 
 

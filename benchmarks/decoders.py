@@ -4,7 +4,7 @@
         [--prompt 128] [--form "narrowpass fp32" ...] [--phase decode prefill] [--rounds 7]
         [--clock wall|cpu] [--json OUT.json]
 
-Makes the models in FOLDER/SIZE where they are not there (see ``decoder.py``), and the forms of each
+Builds the models in FOLDER/SIZE where they are missing (see ``decoder.py``), and the forms of each
 tool: narrowpass's bundles in float32, in bfloat16, with weights stored as float16, with int8
 weights, with quantized rows too, and with these but tables (of embeddings, above all) in float32,
 as ExecuTorch has it; onnxruntime in float32, by ``quantize_dynamic``, and with ``MatMulNBits`` of 8
@@ -36,8 +36,8 @@ from typing import Any
 
 import decoder
 import numpy as np
-from decoder_forms import FORMS, Source, prepared
 from runners import CLOCKS, Entrant, cores, in_turns, installed, judge
+from variants.decoders import FORMS, Source, prepared
 
 SECONDS = 0.4
 SAMPLES = 4
@@ -56,7 +56,7 @@ def weights_of(size: str) -> int:
 def bandwidth(threads: int, clock: str) -> float:
     """Return the bytes of a large array that threads read in a second, at best.
 
-    Read by products with a vector that stays in cache, which take several rows at once: that is
+    Read by matmuls with a vector that stays in cache, which take several rows at once: that is
     faster than one stream of memory. Each thread has a part of its own.
     """
     array = np.ones((1 << 17, 1024), np.float32)
@@ -79,7 +79,7 @@ def measure(
 ) -> dict[str, dict[str, Any]]:
     """Time all forms of one phase, in turns; return a row for each."""
     folder = arguments.folder / size
-    prefill, decode = decoder.make(folder, size, tied=True)
+    prefill, decode = decoder.build(folder, size, tied=True)
     model = decode if phase == "decode" else prefill
     past = arguments.past if phase == "decode" else None
     feeds = [decoder.feeds(size, arguments.prompt, past, seed) for seed in range(SAMPLES)]

@@ -2,7 +2,7 @@
 
     python benchmarks/export.py FOLDER [NAME ...] [--exporter dynamo|torchscript]
 
-Needs the dependency group ``models``. A file that is there already is not made again.
+Needs the dependency group ``models``. A file that exists is not written again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Writes ``NAME.pte`` for batch 1, with sequences of one fixed length, beside the ONNX files of
 ``export.py``; ``runtimes.py --runtimes executorch ...`` finds them there. Needs the dependency
-group ``executorch``. A file that is there already is not made again.
+group ``executorch``. A file that exists is not written again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def main() -> None:
 
 def export(name: str, path: Path, sequence: int) -> None:
     """Lower one model, all of it that XNNPACK takes."""
-    import lower_executorch
     import torch
+    from variants import executorch_lowering
 
     given = tuple(torch.from_numpy(array) for array in zoo.feeds(name, 0, 1, sequence).values())
-    lower_executorch.plain(zoo.make(name), given, path)
+    executorch_lowering.plain(zoo.build(name), given, path)
 
 
 if __name__ == "__main__":

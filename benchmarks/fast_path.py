@@ -5,7 +5,7 @@
         [--clock wall|cpu] [--busy 0] [--samples 16] [--sequence 128]
         [--plot OUT.svg] [--json OUT.json]
 
-What is not in FOLDER yet is made first, as by ``make_forms.py``. Each form of a model then has a
+What FOLDER lacks is built first, as by ``build_variants.py``. Each form of a model then has a
 process of its own, and the processes are asked in turn: many short rounds, so that what else the
 machine does falls on all of them alike. Shown are the median over rounds of each round's median,
 half the distance between the quartiles of the rounds in percent, how many times the latency of the
@@ -14,9 +14,9 @@ the outputs and their signal to noise in dB against those of the float32 model o
 worst over some samples that were not calibrated with, and the bytes of the weights file over those
 of narrowpass in float32. The line after each precision is the best peer over narrowpass.
 
-The models are those of ``forms.MODELS``, and a decoder of 100 M parameters (see ``decoders.py``);
-``--model llama-token llama-prompt`` is one of the sizes of Llama 3.2 1B, which needs up to 12 GB of
-disk for each form and 20 GB of memory for the forms of one precision.
+The models are those of ``variants.MODELS``, and a decoder of 100 M parameters (see
+``decoders.py``); ``--model llama-token llama-prompt`` is one of the sizes of Llama 3.2 1B, which
+needs up to 12 GB of disk for each form and 20 GB of memory for the forms of one precision.
 ``--threads all`` takes every core. ``--clock cpu`` takes the time that a process computes, which is
 what to use with one thread where other programs run beside. ``--busy 1`` lets one other process
 compute all the time, to see what load does to latencies. Needs the dependency group ``int8``, and
@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 import decoders
-from decoder_forms import FORMS
-from forms import MODELS, PRECISIONS, VARIANTS, Source, Variant, bytes_of_weights, prepare
-from make_forms import made
+from build_variants import built
 from runners import CLOCKS, Entrant, cores, in_turns, installed, judge
+from variants import MODELS, PRECISIONS, VARIANTS, Source, Variant, bytes_of_weights, prepare
+from variants.decoders import FORMS
 
 SECONDS = 0.15
 SEED = 1_000_000
@@ -71,12 +71,12 @@ def measure_decoder(name: str, threads: int, arguments: argparse.Namespace) -> R
 
 
 def absent(variant: Variant, source: Source, runtimes: Sequence[str]) -> str:
-    """Make a form of a model if it is not there; return why it cannot take part, if so."""
+    """Build a form of a model if it is not there; return why it cannot take part, if so."""
     if variant.runtime not in runtimes:
         return f"{variant.runtime} is not installed"
     if variant.path(source).exists():
         return ""
-    said = made(variant, source)
+    said = built(variant, source)
     return "" if variant.path(source).exists() else said.strip()
 
 

@@ -32,7 +32,7 @@ g (float[N, 16] x, bool c) => (float[N, 16] y) {
 
 
 def relus(inputs: int, outputs: int) -> onnx.ModelProto:
-    """Make a model of so many Relus of 4 elements."""
+    """Build a model of so many Relus of 4 elements."""
     nodes = [helper.make_node("Relu", [f"x{i % inputs}"], [f"y{i}"]) for i in range(outputs)]
     infos = [
         [helper.make_tensor_value_info(f"{name}{i}", TensorProto.FLOAT, ["n", 4]) for i in range(n)]
@@ -43,7 +43,7 @@ def relus(inputs: int, outputs: int) -> onnx.ModelProto:
 
 
 def lstm() -> onnx.ModelProto:
-    """Make one LSTM that is fed its states."""
+    """Build one LSTM that is fed its states."""
     rng = np.random.default_rng(0)
     sizes = {"w": (1, 4 * HIDDEN, HIDDEN), "r": (1, 4 * HIDDEN, HIDDEN), "b": (1, 8 * HIDDEN)}
     tensors = [

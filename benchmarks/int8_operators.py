@@ -3,10 +3,10 @@
     python benchmarks/int8_operators.py [--threads 1] [--only "dw 3x3" ...] [--model resnet50 ...]
         [--entrant "narrowpass s8s8" ...] [--rounds 7] [--clock wall|cpu] [--json OUT.json]
 
-The operators are convolutions of ResNet-50 and MobileNetV2 and products of MiniLM and BERT, each an
-ONNX model of its own, made here: u8s8 and s8s8 read and give integers, with DequantizeLinear
-before the operator and QuantizeLinear after it; ``dynamic`` reads and gives float32, and is what
-``int8-sym{mode=dynamic}`` makes of the operator for narrowpass, and what ``quantize_dynamic``
+The operators are convolutions of ResNet-50 and MobileNetV2 and matmuls of MiniLM and BERT, each an
+ONNX model of its own, built here: u8s8 and s8s8 have integer inputs and outputs, DequantizeLinear
+before the operator and QuantizeLinear after it; ``dynamic`` has float32 ones, and is the result of
+``int8-sym{mode=dynamic}`` on the operator for narrowpass, and what ``quantize_dynamic``
 writes for onnxruntime. A model computes its operator several times, with other weights each time,
 until a run is long enough for the call not to count. The runtimes have a process for each form and
 are asked in turn; shown are billions of additions and multiplications per second from the median

@@ -98,7 +98,7 @@ LAYERS = {
 
 
 def model(layer: Layer) -> onnx.ModelProto:
-    """Make the layers, with what exporters write between them: the directions side by side."""
+    """Build the layers, with what exporters write between them: the directions side by side."""
     rng = np.random.default_rng(0)
     nodes, constants, given, size = [], {}, "x", layer.inputs
     rows, both = GATES[layer.op_type] * layer.hidden, layer.directions * layer.hidden
@@ -134,7 +134,7 @@ def model(layer: Layer) -> onnx.ModelProto:
 
 
 def peak() -> float:
-    """Give the floating-point operations of a GEMM of 512 rows in a second, at best, one thread."""
+    """Return the most floating-point operations per second of a GEMM of 512 rows on one thread."""
     a, taken = np.ones((512, 512), np.float32), []
     for _ in range(40):
         start = time.perf_counter()
@@ -144,7 +144,7 @@ def peak() -> float:
 
 
 def bandwidth(size: int) -> float:
-    """Return the bytes in a second that products with a vector read of an array of `size` bytes."""
+    """Return the bytes in a second that matmuls with a vector read of an array of `size` bytes."""
     matrix = np.ones((max(1, size // 1024), 256), np.float32)
     vector, taken = np.ones(256, np.float32), []
     for _ in range(60):
@@ -213,9 +213,9 @@ def main() -> None:
         feeds = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
         for threads in map(cores, arguments.threads):
             with tempfile.TemporaryDirectory() as folder:
-                made = entrants(layer, Path(folder), arguments.forms)
+                built = entrants(layer, Path(folder), arguments.forms)
                 timings = in_turns(
-                    made,
+                    built,
                     [feeds],
                     threads,
                     rounds=arguments.rounds,

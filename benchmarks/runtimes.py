@@ -32,8 +32,8 @@ def lowered(path: str) -> Path:
     return Path(path).with_name(Path(path).stem.rsplit("-", 1)[0] + ".pte")
 
 
-def make_feeds(path: str, sequence: int) -> Feeds:
-    """Make random feeds; the first dynamic dimension is 1, others are `sequence`."""
+def random_feeds(path: str, sequence: int) -> Feeds:
+    """Build random feeds; the first dynamic dimension is 1, others are `sequence`."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -56,7 +56,7 @@ def make_feeds(path: str, sequence: int) -> Feeds:
 
 def measure(path: str, threads: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Time all runtimes on one model, in turns."""
-    feeds = make_feeds(path, arguments.sequence)
+    feeds = random_feeds(path, arguments.sequence)
     entrants = [
         Entrant(runtime, runtime, str(lowered(path)) if runtime == "executorch" else path)
         for runtime in arguments.runtimes

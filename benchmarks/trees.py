@@ -29,7 +29,7 @@ ROWS = (1, 256, 4096)
 
 
 def ensemble(trees: int, rows: int, levels: int, seed: int = 0) -> onnx.ModelProto:
-    """Make a regressor of drawn trees."""
+    """Build a regressor of drawn trees."""
     rng = np.random.default_rng(seed)
     nodes: list[tuple[int, int, int, float, str, int, int]] = []
     for tree in range(trees):

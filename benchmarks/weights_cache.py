@@ -1,14 +1,14 @@
 """Load times and memory with the weights cache: packed once, shared, mapped from its file.
 
-    python benchmarks/weights_cache.py FOLDER [--part products|methods|large|halves ...]
+    python benchmarks/weights_cache.py FOLDER [--part matmuls|methods|large|halves ...]
         [--runs 5] [--json OUT.json]
 
 Each figure is taken in a process of its own, after imports and a tiny program, so that only what
 the model costs is counted; times are medians of `--runs` processes. Memory is the resident set
 (proportional set where processes run together) above that before the model was opened. FOLDER
-takes the models, which are made once: 0.4 GB, 0.4 GB, and for `large` and `halves` 5 to 17 GB.
+takes the models, which are built once: 0.4 GB, 0.4 GB, and for `large` and `halves` 5 to 17 GB.
 
-products  24 matrices of 2048 x 2048 (403 MB): packing from scratch, writing the file, the first
+matmuls  24 matrices of 2048 x 2048 (403 MB): packing from scratch, writing the file, the first
           load after it, later ones; the memory of one process and of two at once.
 methods   prefill and decode of a decoder of 100 M parameters over one set of weights: memory after
           both have run, and the time of a token; against onnxruntime (two sessions, also with a
@@ -54,7 +54,7 @@ def above(before: dict[str, int]) -> dict[str, int]:
 
 
 def in_process(task: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in a process of its own, and give its result."""
+    """Run a function in a process of its own, and return its result."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=_answer, args=(theirs, task, arguments)
@@ -90,14 +90,14 @@ def warm_up() -> None:
         program.run({"x": np.ones((1, 4), np.float32)})
 
 
-# Products
+# Matmuls
 
 
-def products_model(folder: Path) -> Path:
-    """Make the bundle of 24 products, if it is not there."""
+def matmuls_model(folder: Path) -> Path:
+    """Build the bundle of 24 matmuls, if it is not there."""
     import narrowpass
 
-    path = folder / "products.narrow"
+    path = folder / "matmuls.narrow"
     if path.exists():
         return path
     rng = np.random.default_rng(0)
@@ -111,19 +111,19 @@ def products_model(folder: Path) -> Path:
         last = f"y{index}"
     graph = helper.make_graph(
         nodes,
-        "products",
+        "matmuls",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2048])],
         [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["N", 2048])],
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    onnx.save(model, folder / "products.onnx")
-    narrowpass.build(folder / "products.onnx", out=path, target="xnn-cpu")
+    onnx.save(model, folder / "matmuls.onnx")
+    narrowpass.build(folder / "matmuls.onnx", out=path, target="xnn-cpu")
     return path
 
 
-def load_products(path: str, cache: bool, folder: str, meet: Any = None) -> dict[str, Any]:
-    """Load and run the products; with `meet`, measure memory while another process has it too."""
+def load_matmuls(path: str, cache: bool, folder: str, meet: Any = None) -> dict[str, Any]:
+    """Load and run the matmuls; with `meet`, measure memory while another process has it too."""
     import narrowpass
     from narrowpass.bundle import Bundle
 
@@ -153,15 +153,15 @@ def load_products(path: str, cache: bool, folder: str, meet: Any = None) -> dict
     }
 
 
-def products(folder: Path, runs: int) -> dict[str, Any]:
-    """Time the loads of 24 products."""
-    path = str(products_model(folder))
-    cache = folder / "cache-products"
+def matmuls(folder: Path, runs: int) -> dict[str, Any]:
+    """Time the loads of 24 matmuls."""
+    path = str(matmuls_model(folder))
+    cache = folder / "cache-matmuls"
     size = 24 * 4 * (2048 * 2048 + 2048)
     rows: dict[str, list[dict[str, Any]]] = {}
 
     def take(name: str, *, cached: bool = True) -> None:
-        rows.setdefault(name, []).append(in_process(load_products, path, cached, str(cache)))
+        rows.setdefault(name, []).append(in_process(load_matmuls, path, cached, str(cache)))
 
     for _ in range(runs):
         for file in cache.glob("*") if cache.exists() else ():
@@ -171,7 +171,7 @@ def products(folder: Path, runs: int) -> dict[str, Any]:
         take("first load after it")
         take("later loads")
     table = {}
-    print(f"products: {size / 1e6:.0f} MB of weights, {THREADS} threads")
+    print(f"matmuls: {size / 1e6:.0f} MB of weights, {THREADS} threads")
     print("                          open      load  first run  resident/weights  packed")
     for name, found in rows.items():
         times = {key: statistics.median(row[key] for row in found) for key in TIMES}
@@ -185,9 +185,7 @@ def products(folder: Path, runs: int) -> dict[str, Any]:
     meet = context.Barrier(2)
     pairs = [context.Pipe() for _ in range(2)]
     processes = [
-        context.Process(
-            target=_answer, args=(theirs, load_products, (path, True, str(cache), meet))
-        )
+        context.Process(target=_answer, args=(theirs, load_matmuls, (path, True, str(cache), meet)))
         for _, theirs in pairs
     ]
     for process in processes:
@@ -266,7 +264,7 @@ def methods(folder: Path, runs: int) -> dict[str, Any]:
     import narrowpass
 
     models = folder / "decoder-100m"
-    paths = decoder.make(models, "100m", tied=True)
+    paths = decoder.build(models, "100m", tied=True)
     both = dict(zip(("prefill", "decode"), map(str, paths), strict=True))
     for names in (("prefill",), ("prefill", "decode")):
         target = models / f"{'-'.join(names)}.narrow"
@@ -303,7 +301,7 @@ def methods(folder: Path, runs: int) -> dict[str, Any]:
 
 
 def first_token(runtime: str, path: str, cache: str) -> dict[str, Any]:
-    """Open a model and make a token after four; return the times and the memory."""
+    """Open a model and decode a token after four; return the times and the memory."""
     feeds = decoder.feeds("1b", 4)
     if runtime == "narrowpass":
         import narrowpass
@@ -331,7 +329,7 @@ def large(folder: Path, runs: int) -> dict[str, Any]:
     import narrowpass
 
     models = folder / "decoder-1b"
-    source, _ = decoder.make(models, "1b", tied=True)
+    source, _ = decoder.build(models, "1b", tied=True)
     target = models / "prefill.narrow"
     cache = str(folder / "cache-large")
     if not target.exists():
@@ -391,7 +389,7 @@ def halves(folder: Path, _: int) -> dict[str, Any]:
     table = {}
     for name, tied in (("tied", True), ("untied", False)):
         models = folder / ("decoder-1b" if tied else "decoder-1b-untied")
-        source, _decode = decoder.make(models, "1b", tied=tied)
+        source, _decode = decoder.build(models, "1b", tied=tied)
         target = models / "half.narrow"
         found = in_process(build_halves, str(source), str(target))
         size = (models / decoder.WEIGHTS).stat().st_size
@@ -404,14 +402,14 @@ def halves(folder: Path, _: int) -> dict[str, Any]:
     return table
 
 
-PARTS = {"products": products, "methods": methods, "large": large, "halves": halves}
+PARTS = {"matmuls": matmuls, "methods": methods, "large": large, "halves": halves}
 
 
 def main() -> None:
     """Run the parts that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=["products", "methods"])
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=["matmuls", "methods"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

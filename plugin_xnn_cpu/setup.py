@@ -51,8 +51,8 @@ class BuildWithLibrary(build_ext):
             )
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            made = [file for files in pool.map(objects, compiled) for file in files]
-        ext.sources, ext.extra_objects = [], [*made, *ext.extra_objects]
+            linked = [file for files in pool.map(objects, compiled) for file in files]
+        ext.sources, ext.extra_objects = [], [*linked, *ext.extra_objects]
         super().build_extension(ext)
 
     def get_outputs(self) -> list[str]:

@@ -108,8 +108,8 @@ def test_a_model_that_cannot_be_built_has_its_reason(any_model, gallery, tmp_pat
     path = save(tmp_path / "m.onnx", operator="NoSuchOperator")
     model = gallery.Model("m", "package", lambda _: path, {}, {"sr": np.array(1)})
     row = any_model.measure(model, 1, 1, 0.01)
-    assert set(row) == {"model", "group", "unmade"}
-    assert "InvalidGraph" in row["unmade"]
+    assert set(row) == {"model", "group", "unbuilt"}
+    assert "InvalidGraph" in row["unbuilt"]
 
 
 def test_table_and_plot(any_model):
@@ -122,12 +122,12 @@ def test_table_and_plot(any_model):
             "openvino": {"failure": "no"},
         },
         {"model": "c", "fallbacks": "why", "right": False, "narrowpass": {"failure": "broken"}},
-        {"model": "d", "unmade": "nothing", "right": False},
+        {"model": "d", "unbuilt": "nothing", "right": False},
     ]  # fmt: skip
     head, rule, *lines = results.lines(rows)
     assert lines[0] == "| a <b> | 1 / 2 | 2.000 | 3.000 | 1.50 |  | 1.0e-06 | 0.0e+00 | yes |"
     assert "| why | broken |" in lines[1]
-    assert "not made: nothing" in lines[2]
+    assert "not built: nothing" in lines[2]
     assert {line.count("|") for line in (head, rule, *lines)} == {10}
     root = ElementTree.fromstring(results.figure(rows))
     assert [item.text for item in root.iter() if item.tag.endswith("text")][1:] == ["a <b>", "1.50"]
@@ -145,7 +145,7 @@ def test_models_of_a_wheel(any_model, tmp_path, monkeypatch):
     (model,) = packages.models()
     assert (model.name, model.group) == ("some-models: big", "package")
     assert model.sizes == {"n": 3, "m": 2}
-    path = model.make(tmp_path)
+    path = model.build(tmp_path)
     assert path.read_bytes() == b"graph"
     assert path.with_name("big.onnx.data").read_bytes() == b"weights"
 

@@ -97,6 +97,18 @@ def test_more_than_the_baseline_fails(checkout: Path) -> None:
     assert run(checkout).returncode == 1
 
 
+def test_an_empty_baseline_allows_no_finding(checkout: Path) -> None:
+    write(checkout, "docs/a.md", "a matmul\n\na product, a product")
+    write(checkout, "tools/b.py", "")
+    done = run(checkout)
+    assert done.returncode == 1
+    line = "docs/a.md:3: 'product' -> matmul"
+    assert done.stderr.splitlines() == [line, line]
+    assert run(checkout, "--update").returncode == 1
+    write(checkout, "docs/a.md", "a matmul")
+    assert run(checkout).returncode == 0
+
+
 def test_fewer_than_the_baseline_must_lower_it(checkout: Path) -> None:
     set_baseline(checkout, "docs = 2\ntools = 1\n")
     write(checkout, "docs/a.md", "product")

@@ -3,7 +3,8 @@
 `prose.toml` lists the words to avoid, what to write instead, and legitimate uses of them.
 `prose_baseline.toml` holds the number of findings that each folder still has. A folder with more
 findings fails, and so does one with fewer, until `--update` lowers its number. `--update` refuses
-a larger total, so that findings can move with their files and never grow.
+a larger total, so that findings can move with their files and never grow. In a folder without a
+number, and everywhere if the baseline is empty, each finding fails and is printed.
 
 With folders as arguments, it prints each finding in them as `file:line: word -> replacement`.
 """
@@ -117,12 +118,16 @@ def folder_of(file: Path) -> str:
     return "/".join(parts[:depth])
 
 
-def compare(counts: Counter[str], baseline: dict[str, int]) -> list[str]:
-    """Return one message for each folder whose count differs from the baseline."""
-    messages = []
-    for folder in sorted(counts.keys() | baseline.keys()):
-        count, limit = counts[folder], baseline.get(folder, 0)
-        if count > limit:
+def compare(findings: list[Finding], baseline: dict[str, int]) -> list[str]:
+    """Return one message for each folder whose count differs from the baseline.
+
+    A folder that the baseline does not list has one message for each finding instead.
+    """
+    counts = Counter(folder_of(finding.file) for finding in findings)
+    messages = [str(found) for found in findings if not baseline.get(folder_of(found.file))]
+    for folder in sorted(baseline):
+        count, limit = counts[folder], baseline[folder]
+        if count > limit > 0:
             messages.append(
                 f"{folder}: {count} findings, the baseline allows {limit}; "
                 f"`python tools/prose.py {folder}` lists them"
@@ -175,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         write_baseline(path, counts)
         return 0
-    messages = compare(counts, baseline)
+    messages = compare(findings, baseline)
     sys.stderr.writelines(f"{message}\n" for message in messages)
     return 1 if messages else 0
 

@@ -240,7 +240,7 @@ def export(name: str, folder: Path) -> Path:
     names = list(entry.inputs)
 
     class First(torch.nn.Module):
-        """Gives the first tensor alone."""
+        """Returns the first tensor alone."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""The models of the gallery by name, each made or fetched when it is asked for."""
+"""The models of the gallery by name, each built or fetched when it is needed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Model:
     Attributes:
         name: what tables call it.
         group: ``package``, ``transformers``, ``torch`` or a form of quantization.
-        make: writes the file, if it is not there, and gives its path.
+        build: writes the file, if it is missing, and returns its path.
         sizes: of dimensions that are not fixed, by the dimension's name, or by ``input.axis``.
         values: feeds that are not drawn, by name.
     """
 
     name: str
     group: str
-    make: Callable[[Path], Path]
+    build: Callable[[Path], Path]
     sizes: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Array] = field(default_factory=dict)
 
 
 def collect() -> list[Model]:
-    """Return all models that can be made with what is installed."""
+    """Return all models that can be built with what is installed."""
     from gallery import architectures, nets, packages, quantized
 
     plain = [*packages.models(), *architectures.models(), *nets.models()]

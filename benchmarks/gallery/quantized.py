@@ -32,7 +32,7 @@ def models(plain: Sequence[Model]) -> list[Model]:
 
 
 class _Reader:
-    """Gives the same few feeds to the tool that calibrates."""
+    """Returns the same few feeds to the tool that calibrates."""
 
     def __init__(self, feeds: Sequence[Feeds]) -> None:
         self._left: Iterator[Feeds] = iter(feeds)
@@ -46,7 +46,7 @@ def write(model: Model, form: str, folder: Path) -> Path:
     """Quantize a model, unless its file is there."""
     from onnxruntime import quantization as tools
 
-    source = model.make(folder)
+    source = model.build(folder)
     path = folder / f"{form}-{source.parent.name}-{source.name}"
     if path.exists():
         return path

@@ -21,8 +21,8 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    if "unmade" in row:
-        return [f"not made: {row['unmade']}", *[""] * 7]
+    if "unbuilt" in row:
+        return [f"not built: {row['unbuilt']}", *[""] * 7]
     counts, ours, peer = row["fallbacks"], row["narrowpass"], row.get("onnxruntime", {})
     nodes = counts if isinstance(counts, str) else f"{counts['numpy']} / {counts['evaluator']}"
     if "failure" in ours:

@@ -1,4 +1,4 @@
-"""What a form gives, in figures: how fast it is, and how far from what is right."""
+"""The figures of a form: its latency, and its error."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Give half of what lies between the quartiles of the rounds, as a share of the median."""
+        """Return half the interquartile range of the rounds, as a share of the median."""
         low, high = np.percentile(self.rounds, [25, 75])
         return float(high - low) / 2 / self.latency
 

@@ -7,6 +7,6 @@ normalization has statistics and factors that are not trivial. Needs the depende
 
 from __future__ import annotations
 
-from zoo.export import EXPORTERS, MODELS, export, feeds, make
+from zoo.export import EXPORTERS, MODELS, build, export, feeds
 
-__all__ = ["EXPORTERS", "MODELS", "export", "feeds", "make"]
+__all__ = ["EXPORTERS", "MODELS", "build", "export", "feeds"]

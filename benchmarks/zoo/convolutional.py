@@ -74,7 +74,7 @@ def resnet50() -> nn.Module:
 
 
 class SqueezeExcitation(nn.Module):
-    """Scales channels by what global pooling and two 1x1 convolutions make of them."""
+    """Scales channels by global pooling and two 1x1 convolutions (squeeze and excitation)."""
 
     def __init__(
         self, channels: int, squeezed: int, inner: type[nn.Module], outer: type[nn.Module]

@@ -1,4 +1,4 @@
-"""Exports the models by name, and makes feeds for them."""
+"""Exports the models by name, and draws feeds for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPORTERS = ("dynamo", "torchscript")
 
 @dataclass(frozen=True)
 class Kind:
-    """What the models of one kind read and give.
+    """The inputs and outputs of the models of one kind.
 
     Attributes:
         inputs: for each input, the names of its dimensions; a number for a fixed one.
@@ -46,7 +46,7 @@ _DECODER = Kind({"input_ids": _TOKENS, "attention_mask": _TOKENS}, "logits", _TO
 
 @dataclass(frozen=True)
 class Entry:
-    """One model: its kind and the name of what makes it in `zoo.convolutional` or so."""
+    """One model: its kind and the name of its function in `zoo.convolutional` or so."""
 
     kind: Kind
     module: str
@@ -79,7 +79,7 @@ def export(name: str, exporter: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     kind = MODELS[name].kind
-    model = make(name)
+    model = build(name)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -92,19 +92,19 @@ def feeds(name: str, seed: int, batch: int, sequence: int = 16) -> dict[str, Arr
     """Return random feeds of a model: images of unit variance, or tokens without padding."""
     rng = np.random.default_rng(seed)
     sizes = {"batch": batch, "sequence": sequence}
-    made: dict[str, Array] = {}
+    built: dict[str, Array] = {}
     for key, dims in MODELS[name].kind.inputs.items():
         shape = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in dims]
         if key == "x":
-            made[key] = rng.standard_normal(shape, np.float32)
+            built[key] = rng.standard_normal(shape, np.float32)
         elif "mask" in key:
-            made[key] = np.ones(shape, np.int64)
+            built[key] = np.ones(shape, np.int64)
         else:
-            made[key] = rng.integers(0, 1 if "type" in key else 30000, shape, endpoint=True)
-    return made
+            built[key] = rng.integers(0, 1 if "type" in key else 30000, shape, endpoint=True)
+    return built
 
 
-def make(name: str) -> nn.Module:
+def build(name: str) -> nn.Module:
     """Return a model of torch, ready to be exported."""
     import importlib
 
@@ -117,7 +117,7 @@ def make(name: str) -> nn.Module:
     )
     model = maker().eval()
     if name != "minilm":
-        # As training leaves them: biases of zero would make additions that a tool may drop.
+        # As training leaves them: with biases of zero a tool may drop additions.
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith("bias") and not parameter.detach().any():
                 torch.nn.init.normal_(parameter, std=0.02)
@@ -177,13 +177,13 @@ def _example(kind: Kind) -> tuple[Any, ...]:
     import torch
 
     sizes = {"batch": 2, "sequence": 16}
-    made = []
+    built = []
     for key, dims in kind.inputs.items():
         shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
         if key == "x":
-            made.append(torch.randn(shape))
+            built.append(torch.randn(shape))
         elif "mask" in key:
-            made.append(torch.ones(shape, dtype=torch.int64))
+            built.append(torch.ones(shape, dtype=torch.int64))
         else:
-            made.append(torch.randint(0, 2 if "type" in key else 1000, shape))
-    return tuple(made)
+            built.append(torch.randint(0, 2 if "type" in key else 1000, shape))
+    return tuple(built)

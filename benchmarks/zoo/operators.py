@@ -70,8 +70,8 @@ class Convolution:
 
 
 @dataclass(frozen=True)
-class Product:
-    """A product of rows with a constant matrix.
+class Matmul:
+    """A matmul of rows with a constant matrix.
 
     Attributes:
         model: the model that it is from.
@@ -88,7 +88,7 @@ class Product:
     @property
     def label(self) -> str:
         """Say what it is in one line."""
-        return f"product {self.inputs}->{self.outputs} of {self.rows} rows"
+        return f"matmul {self.inputs}->{self.outputs} of {self.rows} rows"
 
     @property
     def macs(self) -> int:
@@ -111,7 +111,7 @@ class Product:
         return (self.inputs, self.outputs)
 
 
-Operator = Convolution | Product
+Operator = Convolution | Matmul
 
 
 def _depthwise(model: str, size: int, channels: int, stride: int = 1) -> Convolution:
@@ -131,7 +131,7 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     Convolution("resnet50", 56, 128, 128, 3, 2),
     Convolution("resnet50", 56, 256, 512, 1, 2),
-    Product("resnet50", 1, 2048, 1000),
+    Matmul("resnet50", 1, 2048, 1000),
     Convolution("mobilenet-v2", 224, 3, 32, 3, 2),
     Convolution("mobilenet-v2", 112, 32, 16),
     Convolution("mobilenet-v2", 112, 16, 96),
@@ -148,7 +148,7 @@ OPERATORS: tuple[Operator, ...] = (
     _depthwise("mobilenet-v2", 14, 384),
     _depthwise("mobilenet-v2", 7, 960),
     *(
-        Product(model, 128, *sizes)
+        Matmul(model, 128, *sizes)
         for model, width in (("minilm", 384), ("bert-base", 768))
         for sizes in ((width, width), (width, 4 * width), (4 * width, width))
     ),
@@ -174,7 +174,7 @@ class _Graph:
 
     def compute(self, inputs: list[str], output: str) -> str:
         operator = self.operator
-        if isinstance(operator, Product):
+        if isinstance(operator, Matmul):
             return self.node("MatMul", inputs, output)
         # The edge that even sizes do not need is cut, as torch's models have it.
         pads, strides = [operator.kernel // 2] * 4, [operator.stride] * 2
@@ -182,7 +182,7 @@ class _Graph:
 
     @property
     def axis(self) -> int:
-        return 1 if isinstance(self.operator, Product) else 0
+        return 1 if isinstance(self.operator, Matmul) else 0
 
     @property
     def deviation(self) -> float:
@@ -194,13 +194,13 @@ class _Graph:
         return self.operator.outputs
 
 
-# Activations of convolutions come after a ReLU; those of products are to both sides of zero.
+# Activations of convolutions come after a ReLU; those of matmuls are to both sides of zero.
 _SCALE = 0.03
 
 
 def _zero_point(operator: Operator, dtype: Any) -> Array:
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    centre = isinstance(operator, Product)
+    centre = isinstance(operator, Matmul)
     return np.array((low + high + 1) // 2 if centre else low, dtype)
 
 
@@ -221,7 +221,7 @@ def _integers(graph: _Graph) -> tuple[Array, Array]:
 
 
 def _static(dtype: Any) -> Callable[[_Graph, str], str]:
-    def make(graph: _Graph, name: str) -> str:
+    def build(graph: _Graph, name: str) -> str:
         operator = graph.operator
         weights, scales = _integers(graph)
         scale = graph.constant(f"{name}.s", np.array(_SCALE, np.float32))
@@ -243,11 +243,11 @@ def _static(dtype: Any) -> Callable[[_Graph, str], str]:
         computed = graph.compute(inputs, f"{name}.y")
         return graph.node("QuantizeLinear", [computed, scale, zero], name)
 
-    return make
+    return build
 
 
 def _dynamic(graph: _Graph, name: str) -> str:
-    """Quantize rows as they come: the product that onnxruntime's `quantize_dynamic` makes."""
+    """Quantize rows dynamically: the matmul as onnxruntime's `quantize_dynamic` writes it."""
     weights, scales = _integers(graph)
     rows = [f"{name}.xq", f"{name}.xs", f"{name}.xz"]
     graph.nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], rows, name=f"{name}.q"))
@@ -264,7 +264,7 @@ class Form:
     """How the numbers of an operator are kept: the type of its input and output, and its nodes."""
 
     dtype: Any
-    make: Callable[[_Graph, str], str]
+    build: Callable[[_Graph, str], str]
 
 
 FORMS: Mapping[str, Form] = {
@@ -280,15 +280,15 @@ def single(operator: Operator, form: str, copies: int) -> onnx.ModelProto:
 
     Args:
         operator: what it computes.
-        form: one of `FORMS`. Int8 ones read and give int8, with DequantizeLinear before the
-            operator and QuantizeLinear after it; ``dynamic`` is for products only.
+        form: one of `FORMS`. Int8 ones have int8 inputs and outputs, DequantizeLinear before the
+            operator and QuantizeLinear after it; ``dynamic`` is for matmuls only.
         copies: how many times it is computed, each with weights and an output of its own, so that
             the cost of a call does not count for much.
     """
     graph, dtype = _Graph(operator), FORMS[form].dtype
-    names = [FORMS[form].make(graph, f"y{index}") for index in range(copies)]
+    names = [FORMS[form].build(graph, f"y{index}") for index in range(copies)]
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    made = helper.make_graph(
+    built = helper.make_graph(
         graph.nodes,
         "operator",
         [helper.make_tensor_value_info("x", kind, operator.shape)],
@@ -296,7 +296,7 @@ def single(operator: Operator, form: str, copies: int) -> onnx.ModelProto:
         graph.constants,
     )
     imports = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(made, opset_imports=imports, ir_version=IR_VERSION)
+    return helper.make_model(built, opset_imports=imports, ir_version=IR_VERSION)
 
 
 def inputs(operator: Operator, form: str) -> dict[str, Array]:

@@ -204,12 +204,14 @@ def errors_table() -> str:
 
 
 def benchmarks() -> str:
-    """Return the docstring of each script in ``benchmarks/``."""
+    """Return the docstring of each script in ``benchmarks/`` and in its folders of scripts."""
     parts = []
-    for script in sorted(BENCHMARKS.glob("*.py")):
-        docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
-        text = re.sub(r"::\n\n((?: {4}.*(?:\n|$)|\n)+)", _as_block, docstring)
-        parts.append(f"## `benchmarks/{script.name}`\n\n{ticks(text)}\n")
+    for folder in (BENCHMARKS, *map(BENCHMARKS.joinpath, ("kernels", "passes", "quantization"))):
+        for script in sorted(folder.glob("*.py")):
+            docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
+            text = re.sub(r"::\n\n((?: {4}.*(?:\n|$)|\n)+)", _as_block, docstring)
+            path = script.relative_to(BENCHMARKS.parent).as_posix()
+            parts.append(f"## `{path}`\n\n{ticks(text)}\n")
     return "\n".join(parts)
 
 

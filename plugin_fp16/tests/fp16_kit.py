@@ -1,4 +1,4 @@
-"""Small models, and what the pass makes of them."""
+"""Small models, and the results of the pass on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model(
     opset: int = 20,
     types: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """Make a model; values are float32 unless `types` says otherwise."""
+    """Build a model; values are float32 unless `types` says otherwise."""
     kinds = types or {}
     for index, node in enumerate(nodes):
         node.name = node.name or f"n{index}"
@@ -46,9 +46,9 @@ def model(
         [helper.make_tensor_value_info(n, kinds.get(n, FLOAT), s) for n, s in outputs.items()],
         [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    made.ir_version = 9
-    return made
+    narrowed = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    narrowed.ir_version = 9
+    return narrowed
 
 
 def run(proto: onnx.ModelProto, text: str = "fp16") -> Bundle:
@@ -60,7 +60,7 @@ def run(proto: onnx.ModelProto, text: str = "fp16") -> Bundle:
 
 
 def rewritten(proto: onnx.ModelProto, text: str = "fp16") -> onnx.ModelProto:
-    """Give the model after the pass; it is checked, and a second run changes nothing."""
+    """Return the model after the pass; it is checked, and a second run changes nothing."""
     first = ir.to_proto(run(proto, text).methods["main"])
     onnx.checker.check_model(first, full_check=True)
     again = ir.to_proto(run(first, text).methods["main"])
@@ -84,12 +84,12 @@ def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 
 def constants(proto: onnx.ModelProto) -> dict[str, int]:
-    """Give the types of initializers."""
+    """Return the types of initializers."""
     return {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
 
 
 def verdicts(bundle: Bundle) -> dict[str, dict[str, Any]]:
-    """Give the report of the last pass, by node."""
+    """Return the report of the last pass, by node."""
     (part,) = bundle.reports[-1].methods.values()
     return {item["node"]: item for item in part.decisions}
 
@@ -113,18 +113,18 @@ def check(
         tolerance: of each element, and of the largest one.
         reference: whether the evaluator can run the model.
     """
-    made = rewritten(proto, text)
+    narrowed = rewritten(proto, text)
     if reference:
         right = ReferenceEvaluator(proto).run(None, dict(feeds))
-        compare(ReferenceEvaluator(made).run(None, dict(feeds)), right, tolerance)
+        compare(ReferenceEvaluator(narrowed).run(None, dict(feeds)), right, tolerance)
     if importlib.util.find_spec("onnxruntime") is None:
         if not reference:
             pytest.skip("onnx's evaluator cannot run the model, and onnxruntime is not installed")
-        return made
+        return narrowed
     import onnxruntime
 
     results = []
-    for each in (proto, made):
+    for each in (proto, narrowed):
         session = onnxruntime.InferenceSession(
             each.SerializeToString(), providers=["CPUExecutionProvider"]
         )
@@ -132,7 +132,7 @@ def check(
     right, got = results
     assert [array.dtype for array in got] == [array.dtype for array in right]
     compare(got, right, tolerance)
-    return made
+    return narrowed
 
 
 def compare(got: Sequence[Array], right: Sequence[Array], tolerance: float) -> None:

@@ -55,7 +55,7 @@ DENSE = function(
     ["a", "w"],
     ["b"],
     [
-        helper.make_node("MatMul", ["a", "w"], ["p"], name="product"),
+        helper.make_node("MatMul", ["a", "w"], ["p"], name="matmul"),
         helper.make_node("Relu", ["p"], ["b"], name="relu"),
     ],
 )
@@ -68,9 +68,9 @@ def casts_in(proto):
 def test_a_body_is_narrow_for_all_calls():
     nodes = [call("Dense", ["x", "w"], ["h"]), call("Dense", ["h", "v"], ["y"])]
     weights = {"w": floats(16, 16), "v": floats(16, 16)}
-    made = check(with_functions(model(nodes, *SHAPES, weights), DENSE), {"x": X})
-    assert constants(made) == {"w": HALF, "v": HALF}
-    assert (count(made), casts_in(made)) == (2, [0])
+    narrowed = check(with_functions(model(nodes, *SHAPES, weights), DENSE), {"x": X})
+    assert constants(narrowed) == {"w": HALF, "v": HALF}
+    assert (count(narrowed), casts_in(narrowed)) == (2, [0])
 
 
 def test_the_report_names_nodes_of_functions():
@@ -79,7 +79,7 @@ def test_the_report_names_nodes_of_functions():
     found = {name: item["decision"] for name, item in verdicts(run(proto)).items()}
     assert found == {
         "n0": "gray, narrow",
-        "Dense/product": "green, narrow",
+        "Dense/matmul": "green, narrow",
         "Dense/relu": "gray, narrow",
     }
 
@@ -87,8 +87,8 @@ def test_the_report_names_nodes_of_functions():
 def test_nodes_of_functions_are_selected_as_they_are_reported():
     nodes = [call("Dense", ["x", "w"], ["y"])]
     proto = with_functions(model(nodes, *SHAPES, {"w": floats(16, 16)}), DENSE)
-    found = verdicts(run(proto, "fp16{red=[Dense/product]}"))
-    assert found["Dense/product"]["by"] == "option red"
+    found = verdicts(run(proto, "fp16{red=[Dense/matmul]}"))
+    assert found["Dense/matmul"]["by"] == "option red"
 
 
 def test_casts_stand_within_where_something_is_red():
@@ -100,8 +100,8 @@ def test_casts_stand_within_where_something_is_red():
     inner = function("Odd", ["a", "w"], ["b"], body)
     nodes = [call("Odd", ["x", "w"], ["h"]), call("Odd", ["h", "w"], ["y"])]
     weight = floats(16, 16, scale=0.05)
-    made = check(with_functions(model(nodes, *SHAPES, {"w": weight}), inner), {"x": X})
-    assert (count(made), casts_in(made)) == (2, [2])
+    narrowed = check(with_functions(model(nodes, *SHAPES, {"w": weight}), inner), {"x": X})
+    assert (count(narrowed), casts_in(narrowed)) == (2, [2])
 
 
 def test_calls_with_other_types_leave_it_wide():
@@ -120,8 +120,8 @@ def test_calls_with_other_types_leave_it_wide():
         {"w": floats(16, 16)},
         types={"d": TensorProto.DOUBLE, "z": TensorProto.DOUBLE},
     )
-    made = check(with_functions(proto, twice), {"x": X, "d": np.array([1e300, 2.0])})
-    assert (casts_in(made), count(made)) == ([0], 4)
+    narrowed = check(with_functions(proto, twice), {"x": X, "d": np.array([1e300, 2.0])})
+    assert (casts_in(narrowed), count(narrowed)) == ([0], 4)
 
 
 def test_functions_that_call_functions():
@@ -133,8 +133,8 @@ def test_functions_that_call_functions():
     )
     nodes = [call("Twofold", ["x", "w"], ["y"])]
     proto = with_functions(model(nodes, *SHAPES, {"w": floats(16, 16)}), DENSE, outer)
-    made = check(proto, {"x": X})
-    assert (count(made), casts_in(made)) == (2, [0, 0])
+    narrowed = check(proto, {"x": X})
+    assert (count(narrowed), casts_in(narrowed)) == (2, [0, 0])
 
 
 def test_a_call_within_a_loop():
@@ -156,9 +156,9 @@ def test_a_call_within_a_loop():
     )
     nodes = [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)]
     weights = {"w": floats(16, 16), "n": np.array(4, np.int64)}
-    made = check(with_functions(model(nodes, *SHAPES, weights), DENSE), {"x": X})
-    assert (count(made), casts_in(made)) == (2, [0])
-    assert constants(made)["w"] == HALF
+    narrowed = check(with_functions(model(nodes, *SHAPES, weights), DENSE), {"x": X})
+    assert (count(narrowed), casts_in(narrowed)) == (2, [0])
+    assert constants(narrowed)["w"] == HALF
 
 
 def test_attributes_that_follow_from_the_call_keep_a_node_wide():
@@ -170,9 +170,9 @@ def test_attributes_that_follow_from_the_call_keep_a_node_wide():
     inner = function("Head", ["a", "w"], ["b"], body, attributes=["axis"])
     nodes = [call("Head", ["x", "w"], ["y"], axis=1)]
     proto = with_functions(model(nodes, *SHAPES, {"w": floats(16, 16)}), inner)
-    made = check(proto, {"x": X}, reference=False)  # which passes `axis` on to MatMul
+    narrowed = check(proto, {"x": X}, reference=False)  # which passes `axis` on to MatMul
     assert verdicts(run(proto))["Head/softmax"]["reason"] == "its attributes follow from the call"
-    assert constants(made)["w"] == HALF
+    assert constants(narrowed)["w"] == HALF
 
 
 @pytest.mark.parametrize(("number", "stored"), [(0.5, HALF), (1e6, FLOAT)])
@@ -186,8 +186,8 @@ def test_constants_within(number, stored):
     inner = function("Shifted", ["a", "w"], ["b"], body)
     nodes = [call("Shifted", ["x", "w"], ["y"])]
     proto = with_functions(model(nodes, *SHAPES, {"w": floats(16, 16)}), inner)
-    made = check(proto, {"x": X})
-    (constant,) = [n for f in made.functions for n in f.node if n.op_type == "Constant"]
+    narrowed = check(proto, {"x": X})
+    (constant,) = [n for f in narrowed.functions for n in f.node if n.op_type == "Constant"]
     assert constant.attribute[0].t.data_type == stored
 
 
@@ -196,7 +196,7 @@ def test_an_index_that_a_function_computes_stays_exact():
         "Halved",
         ["a", "b"],
         ["c"],
-        [helper.make_node("Mul", ["a", "b"], ["c"], name="product")],
+        [helper.make_node("Mul", ["a", "b"], ["c"], name="multiply")],
     )
     nodes = [
         helper.make_node("Reshape", ["x", "all"], ["flat"]),
@@ -218,7 +218,7 @@ def test_an_index_that_a_function_computes_stays_exact():
         types={"y": TensorProto.INT64},
     )
     found = verdicts(run(with_functions(proto, half)))
-    assert found["Halved/product"]["reason"] == "an index or a size follows from it"
+    assert found["Halved/multiply"]["reason"] == "an index or a size follows from it"
     assert found["relu"]["decision"] == "red, wide"
 
 
@@ -230,8 +230,8 @@ def test_with_data_values_within_are_seen():
         ir.from_proto(proto), "fp16", target="reference", calibration=[{"x": X}]
     )
     found = verdicts(bundle)
-    assert found["Dense/product"]["decision"] == "green, narrow"
-    assert found["Dense/product"]["measured"] == pytest.approx(np.abs(X @ weight).max(), rel=1e-5)
+    assert found["Dense/matmul"]["decision"] == "green, narrow"
+    assert found["Dense/matmul"]["measured"] == pytest.approx(np.abs(X @ weight).max(), rel=1e-5)
     assert found["n1"]["decision"] == "green, narrow"
 
 
@@ -250,7 +250,7 @@ def test_a_function_of_another_set_is_not_entered():
     assert count(rewritten(proto)) == 4
 
 
-def test_a_function_that_gives_what_it_was_given():
+def test_a_function_that_returns_its_input():
     same = function(
         "Both",
         ["a", "w"],
@@ -259,6 +259,6 @@ def test_a_function_that_gives_what_it_was_given():
     )
     nodes = [call("Both", ["x", "w"], ["p", "q"]), helper.make_node("Add", ["p", "q"], ["y"])]
     proto = with_functions(model(nodes, *SHAPES, {"w": floats(16, 16)}), same)
-    made = rewritten(proto)  # onnxruntime takes no such function
+    narrowed = rewritten(proto)  # onnxruntime takes no such function
     right = ReferenceEvaluator(proto).run(None, {"x": X})
-    compare(ReferenceEvaluator(made).run(None, {"x": X}), right, 5e-3)
+    compare(ReferenceEvaluator(narrowed).run(None, {"x": X}), right, 5e-3)

@@ -36,11 +36,11 @@ def conv(x="x", y="y", weight="w"):
 
 def test_a_convolution_alone():
     proto = model([conv()], {"x": [1, 4, 8, 8]}, {"y": [1, 4, 8, 8]}, {"w": floats(4, 4, 3, 3)})
-    made = check(proto, {"x": floats(1, 4, 8, 8)})
-    assert count(made) == 2
-    assert constants(made) == {"w": HALF}
-    assert [value.type.tensor_type.elem_type for value in made.graph.input] == [1]
-    assert [value.name for value in made.graph.output] == ["y"]
+    narrowed = check(proto, {"x": floats(1, 4, 8, 8)})
+    assert count(narrowed) == 2
+    assert constants(narrowed) == {"w": HALF}
+    assert [value.type.tensor_type.elem_type for value in narrowed.graph.input] == [1]
+    assert [value.name for value in narrowed.graph.output] == ["y"]
 
 
 def test_a_convolution_before_a_softmax():
@@ -62,7 +62,7 @@ def test_weights_that_are_fed_cost_a_cast_each(softmax):
 
 
 def residual_blocks(blocks):
-    """Make blocks of convolution, wide normalization, Relu and a sum with what went in."""
+    """Build blocks of convolution, wide normalization, Relu and a sum with what went in."""
     nodes, weights, last = [], {}, "x"
     for index in range(blocks):
         weights[f"w{index}"] = floats(4, 4, 3, 3)
@@ -81,7 +81,7 @@ def residual_blocks(blocks):
 
 
 def test_three_residual_blocks():
-    # Each block costs a cast into its convolution and one out of it; the sums stay wide.
+    # Each block costs a cast into its convolution and one out of it; the additions stay wide.
     assert count(check(residual_blocks(3), {"x": floats(1, 4, 8, 8)}, COUNT, 2e-2)) == 6
 
 
@@ -122,8 +122,8 @@ def test_an_output_that_is_read_within_keeps_its_name_and_type():
         helper.make_node("MatMul", ["y", "w"], ["z"]),
     ]
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16], "z": [3, 16]}, {"w": floats(16, 16)})
-    made = check(proto, {"x": floats(3, 16)})
-    assert count(made) == 3
+    narrowed = check(proto, {"x": floats(3, 16)})
+    assert count(narrowed) == 3
 
 
 def test_a_constant_that_is_read_both_ways_is_stored_twice():
@@ -134,9 +134,9 @@ def test_a_constant_that_is_read_both_ways_is_stored_twice():
         helper.make_node("Mul", ["h", "s"], ["y"]),
     ]
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, {"w": floats(16, 16)})
-    made = check(proto, {"x": floats(3, 16)})
-    assert constants(made) == {"w": 1, "w.float16": HALF}
-    assert not any(n.op_type == "Cast" and n.input[0].startswith("w") for n in made.graph.node)
+    narrowed = check(proto, {"x": floats(3, 16)})
+    assert constants(narrowed) == {"w": 1, "w.float16": HALF}
+    assert not any(n.op_type == "Cast" and n.input[0].startswith("w") for n in narrowed.graph.node)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_inputs_and_outputs(text, types):
         {"y": [3, 16]},
         {"w": floats(16, 16)},
     )
-    made = rewritten(proto, text)
-    (given,), (result,) = made.graph.input, made.graph.output
+    narrowed = rewritten(proto, text)
+    (given,), (result,) = narrowed.graph.input, narrowed.graph.output
     assert (given.name, result.name) == ("x", "y")
     found = given.type.tensor_type.elem_type, result.type.tensor_type.elem_type
     assert found == types
-    assert count(made) == sum(kind == 1 for kind in types)
+    assert count(narrowed) == sum(kind == 1 for kind in types)
 
 
 def test_a_default_that_may_be_overridden_changes_with_its_input():
@@ -171,9 +171,9 @@ def test_a_default_that_may_be_overridden_changes_with_its_input():
         {"y": [3, 16]},
         {"w": floats(16, 16)},
     )
-    made = rewritten(proto, "fp16{keep-io=[x,y]}")
-    assert [v.type.tensor_type.elem_type for v in made.graph.input] == [1, HALF]
-    assert (constants(made), count(made)) == ({"w": HALF}, 2)
+    narrowed = rewritten(proto, "fp16{keep-io=[x,y]}")
+    assert [v.type.tensor_type.elem_type for v in narrowed.graph.input] == [1, HALF]
+    assert (constants(narrowed), count(narrowed)) == ({"w": HALF}, 2)
     assert constants(rewritten(proto)) == {"w": 1}
 
 
@@ -188,15 +188,15 @@ def test_a_large_constant_takes_its_reader_with_it(shape, stored):
         helper.make_node("ReduceMax", ["s"], ["y"], keepdims=0),
     ]
     weights = {"w": floats(16, 16), "table": floats(*shape)}
-    made = rewritten(model(nodes, {"x": [3, 16]}, {"y": []}, weights))
-    assert constants(made)["table"] == stored
+    narrowed = rewritten(model(nodes, {"x": [3, 16]}, {"y": []}, weights))
+    assert constants(narrowed)["table"] == stored
 
 
 # The optimum
 
 
 def random_graph(rng):
-    """Make a graph of green, gray and red nodes over a few values."""
+    """Build a graph of green, gray and red nodes over a few values."""
     values, nodes, colors = ["x", "z"], [], {}
     for index in range(rng.randrange(1, 7)):
         color = rng.choice(["green", "gray", "gray", "red"])

@@ -32,10 +32,10 @@ class Maker:
 
     Attributes:
         colors: of the nodes, by name.
-        variables: names of what has one type: a node, or what a subgraph takes or gives.
-        makers: the variable that makes each value, or None for an input.
+        variables: names of what has one type: a node, or an input or output of a subgraph.
+        makers: the variable that computes each value, or None for an input.
         readers: the variables that read each value.
-        depths: how many loops each value is made in.
+        depths: how many loops each value is computed in.
     """
 
     def __init__(self, seed: int) -> None:
@@ -47,8 +47,8 @@ class Maker:
         self.depths = {"x": 0, "z": 0}
         self.count = 0
         nodes, values = self.body(["x", "z"], 0, self.rng.randrange(2, 5))
-        made = [name for name in values if name not in ("x", "z")]
-        outputs = self.rng.sample(made, min(len(made), self.rng.randrange(1, 3)))
+        narrowed = [name for name in values if name not in ("x", "z")]
+        outputs = self.rng.sample(narrowed, min(len(narrowed), self.rng.randrange(1, 3)))
         for name in outputs:
             self.read(name, None)
         constants = {"n": np.array(2), "yes": np.array(True)}
@@ -58,7 +58,7 @@ class Maker:
     def read(self, value: str, variable: str | None) -> None:
         self.readers.setdefault(value, set()).add(variable)
 
-    def make(self, variable: str, depth: int) -> str:
+    def add_value(self, variable: str, depth: int) -> str:
         self.count += 1
         name = f"v{self.count}"
         self.makers[name], self.depths[name] = variable, depth
@@ -91,7 +91,7 @@ class Maker:
         for value in given:
             self.read(value, name)
         kind = "Add" if len(given) == 2 else "Relu"
-        return helper.make_node(kind, given, [self.make(name, depth)], name=name)
+        return helper.make_node(kind, given, [self.add_value(name, depth)], name=name)
 
     def branch(self, known: list[str], depth: int) -> onnx.NodeProto:
         name = self.variable(f"i{len(self.variables)}")
@@ -104,7 +104,7 @@ class Maker:
         return helper.make_node(
             "If",
             ["yes"],
-            [self.make(name, depth)],
+            [self.add_value(name, depth)],
             name=name,
             then_branch=graphs[0],
             else_branch=graphs[1],
@@ -114,22 +114,22 @@ class Maker:
         name = self.variable(f"l{len(self.variables)}")
         first = self.rng.choice(known)
         self.read(first, name)
-        formal = self.make(name, depth + 1)
+        formal = self.add_value(name, depth + 1)
         nodes, inner = self.body([*known, formal], depth + 1, self.rng.choice([1, 2]))
         self.read(inner[-1], name)
         go = helper.make_node("Identity", [f"{name}.go"], [f"{name}.on"], name=f"{name}.id")
         body = graph(f"{name}.body", [go, *nodes], [formal], [inner[-1]], name)
         self.colors[name] = self.colors[f"{name}.id"] = Color.GRAY
         return helper.make_node(
-            "Loop", ["n", "yes", first], [self.make(name, depth)], name, body=body
+            "Loop", ["n", "yes", first], [self.add_value(name, depth)], name, body=body
         )
 
     def cost(self, narrow: dict[str | None, bool]) -> int:
         """Count the casts of a choice, those in a loop as often as the pass does."""
         total = 0
         for value, readers in self.readers.items():
-            made = narrow[self.makers[value]]
-            if any(narrow[reader] != made for reader in readers):
+            narrowed = narrow[self.makers[value]]
+            if any(narrow[reader] != narrowed for reader in readers):
                 total += _LOOP ** self.depths[value]
         return total
 
@@ -160,7 +160,7 @@ def graph(name, nodes, inputs, outputs, loop=""):
 
 
 def placed(proto, colors):
-    """Rewrite a model with these colours; give it, and how many casts each depth has."""
+    """Rewrite a model with these colours; return it, and how many casts each depth has."""
     converted = ir.from_proto(proto)
     with inferred(converted):
         placement = Placement(
@@ -170,9 +170,9 @@ def placed(proto, colors):
         Emission(converted, placement, ir.DataType.FLOAT16, lambda _: "").run()
     for value in converted.graph.outputs:
         value.shape = ir.Shape([2])
-    made = ir.to_proto(converted)
-    onnx.checker.check_model(made, full_check=True)
-    return made
+    narrowed = ir.to_proto(converted)
+    onnx.checker.check_model(narrowed, full_check=True)
+    return narrowed
 
 
 def weight(found, depth=0):
@@ -193,8 +193,8 @@ def test_no_choice_needs_fewer_casts_with_subgraphs(block):
         if sum(color is Color.GRAY for color in drawn.colors.values()) > 12:
             continue
         best = min(drawn.cost(choice) for choice in drawn.choices())
-        made = placed(drawn.model, drawn.colors)
-        assert weight(made.graph) == best, seed
+        narrowed = placed(drawn.model, drawn.colors)
+        assert weight(narrowed.graph) == best, seed
         tried += any(node.op_type in ("If", "Loop") for node in drawn.model.graph.node)
     assert tried > 10
 

@@ -1,4 +1,4 @@
-"""Makes the kits importable by the tests of this folder, and their numbers repeatable."""
+"""Puts the kits on the import path, and keeps random numbers and caches apart between tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).with_name("kits")))
 
 
 @pytest.fixture(autouse=True)

@@ -23,20 +23,20 @@ LIBRARIES = {
     "libexecutorch_threadpool.so": "libnarrowpass_xnn_threadpool.so",
     "libexecutorch_backend_xnnpack.so": "libnarrowpass_xnnpack.so",
 }
-"""The names in the wheel, and ours."""
+"""By file name in the wheel: the name that the library is bundled under."""
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
 def files(folder: Path) -> list[Path]:
-    """Give the paths of the bundled libraries in `folder`."""
+    """Return the paths of the bundled libraries in `folder`."""
     return [folder / name for name in LIBRARIES.values()]
 
 
 def bundle(folder: Path) -> list[Path]:
-    """Put the libraries into `folder`, unless they are there, and give their paths.
+    """Put the libraries into `folder`, unless they are there, and return their paths.
 
-    Exits with a message that says what to do where that cannot be.
+    Exits with a message that names the problem and the remedy.
     """
     requirement = _requirement()
     stamp = folder / "source.txt"
@@ -46,12 +46,12 @@ def bundle(folder: Path) -> list[Path]:
         return done
     with tempfile.TemporaryDirectory() as temporary:
         wheel = _download(requirement, Path(temporary))
-        made = Path(temporary) / "lib"
-        made.mkdir()
-        _extract(wheel, made)
-        _rename(made)
+        extracted = Path(temporary) / "lib"
+        extracted.mkdir()
+        _extract(wheel, extracted)
+        _rename(extracted)
         folder.mkdir(parents=True, exist_ok=True)
-        for file in files(made):
+        for file in files(extracted):
             shutil.copyfile(file, folder / file.name)
     stamp.write_bytes(requirement.read_bytes())
     return done

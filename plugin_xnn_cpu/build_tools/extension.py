@@ -13,14 +13,14 @@ extern "Python" int np_let_signals_in(void *context);
 extern "Python" void *np_allocate_in_python(void *context, size_t size, size_t alignment);
 extern "Python" void np_release_in_python(void *context, void *address);
 """
-"""What C calls in Python: `native/signals.py` and `native/weights_cache.py` have it."""
+"""Python functions that C calls: in `native/runtime/signals.py` and `native/weights_cache.py`."""
 
-# Without errno and traps loops over rintf and the like become vector code, and products and sums
-# may become one instruction. NaN and infinities keep their meaning.
+# Without errno and traps, loops over rintf and the like are vectorized; contraction allows FMA
+# instructions. NaN and infinities are handled as the standard says.
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra"]
 if "NARROWPASS_XNN_SANITIZE" in os.environ:
-    # For `tox -e sanitize`. Optimized further, checks make some files take minutes to compile.
+    # For `tox -e sanitize`. With more optimization, some files take minutes to compile.
     # Reports need lines, not variables. Sizes of objects are left to AddressSanitizer: UBSan knows
     # only those that are seen in the same function, and checks for them are a sixth of the time.
     FLAGS += [
@@ -30,8 +30,8 @@ if "NARROWPASS_XNN_SANITIZE" in os.environ:
         "-fsanitize=address,undefined",
         "-fno-sanitize=object-size",
     ]
-    # Python's own flags make signed numbers wrap, which hides overflows, and with which these files
-    # take four times as long to compile.
+    # Python's own flags have -fwrapv, which hides signed overflows, and with which these files take
+    # four times as long to compile.
     FLAGS += ["-fno-sanitize-recover=undefined", "-fno-wrapv"]
 
 

@@ -26,6 +26,7 @@ FIRST_PARTY = (
     "constant-folding",
     "demo",
     "fp16",
+    "int4",
     "int8-sym",
     "reference",
     "report",

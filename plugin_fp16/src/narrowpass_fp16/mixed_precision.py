@@ -108,7 +108,7 @@ class MixedPrecision(Pass):
             DataError: a value is NaN on a sample.
         """
         if self.tolerance is not None and ctx.samples is None:
-            raise PassError("tolerance needs data: give --calibration, or build(calibration=...)")
+            raise PassError("tolerance needs data: pass --calibration, or build(calibration=...)")
         constants = Constants(_TYPES[self.dtype], self.margin)
         given, model = model, self._upgraded(model, ctx, constants)
         ranges = Ranges()
@@ -125,11 +125,11 @@ class MixedPrecision(Pass):
         held = self._held(original, ctx, constants, verification, ranges)
         modified, _ = self._rewrite(model, ctx, constants, ranges, held)
         if modified:
-            _tell_errors(original, model, ctx, verification)
+            _report_errors(original, model, ctx, verification)
         return self._result(given, model, modified, ctx)
 
     def _upgraded(self, model: ir.Model, ctx: Context, constants: Constants) -> ir.Model:
-        """Give the model, written with a newer operator set if that is needed, or pays."""
+        """Return the model, written with a newer operator set if that is needed, or pays."""
         dtype = _TYPES[self.dtype]
 
         def tried(each: ir.Model) -> tuple[int, int]:
@@ -138,17 +138,17 @@ class MixedPrecision(Pass):
             self._rewrite(each.clone(), trial, constants, Ranges(), frozenset())
             return trial.counters["narrow"], -trial.counters["casts"]
 
-        made = with_cast(model, dtype, ctx)
+        upgraded = with_cast(model, dtype, ctx)
         chain = self._chain(ctx)
 
         def color(node: ir.Node) -> Color | None:
             answer = chain.color(node)
             return None if answer is None else answer[0]
 
-        return with_more(made, dtype, color, ctx, lambda old, new: tried(new) > tried(old))
+        return with_more(upgraded, dtype, color, ctx, lambda old, new: tried(new) > tried(old))
 
     def _result(self, given: ir.Model, model: ir.Model, modified: bool, ctx: Context) -> PassResult:
-        """Give the model; as it was given if it was upgraded only, which helps nobody."""
+        """Return the model; the original one if an upgrade is all that changed."""
         if not modified and model is not given:
             del ctx.counters["upgraded-to"]
             ctx.decisions[:] = [item for item in ctx.decisions if item.decision != "upgraded"]
@@ -163,7 +163,7 @@ class MixedPrecision(Pass):
         verification: Verification,
         ranges: Ranges,
     ) -> frozenset[int]:
-        """Give the numbers of the nodes that must stay wide for `tolerance` to be met."""
+        """Return the numbers of the nodes that must stay wide for `tolerance` to be met."""
         narrow: list[int] = []
 
         def rewrite(held: frozenset[int]) -> ir.Model:
@@ -201,7 +201,7 @@ class MixedPrecision(Pass):
         ranges: Ranges,
         held: frozenset[int],
     ) -> tuple[bool, list[int]]:
-        """Rewrite in place; tell whether anything changed, and the numbers of the narrow nodes."""
+        """Rewrite in place; return whether it changed, and the narrow nodes' numbers."""
         dtype = _TYPES[self.dtype]
         chain = self._chain(ctx)
         shapes = [value.shape for value in model.graph.outputs]
@@ -236,7 +236,7 @@ class MixedPrecision(Pass):
         return emission.changed, narrow
 
     def _chain(self, ctx: Context) -> ClassifierChain:
-        """Give the classifiers, in the order in which they are asked."""
+        """Return the classifiers, in the order in which they are asked."""
         given = self.classifier
         names = given if isinstance(given, str) else DefaultClassifier.name
         chain = choose_classifiers(names, ctx.classifiers, ctx.target, self.dtype)
@@ -291,13 +291,13 @@ class MixedPrecision(Pass):
 
 
 def _quiet() -> logging.Logger:
-    """Give a log for trials, of which nobody is told."""
-    log = logging.Logger("narrowpass.trial")  # noqa: LOG001  # one of its own, heard by nobody
+    """Return a logger for trials, which discards all."""
+    log = logging.Logger("narrowpass.trial")  # noqa: LOG001  # not in the hierarchy: it discards all
     log.addHandler(logging.NullHandler())
     return log
 
 
-def _tell_errors(
+def _report_errors(
     original: ir.Model, model: ir.Model, ctx: Context, verification: Verification
 ) -> None:
     """Add to each decision how far the node's first result is from that of the model as it was."""

@@ -41,10 +41,10 @@ def summary(ctx: Context, name: str) -> str:
         text += f"; operator set upgraded to {ctx.counters['upgraded-to']}"
     if not wide:
         return text
-    told = [f"{count} ({reason})" for reason, count in reasons.most_common(_MOST)]
+    counted = [f"{count} ({reason})" for reason, count in reasons.most_common(_MOST)]
     rest = wide - sum(count for _, count in reasons.most_common(_MOST))
-    told += [f"{rest} for other reasons"] if rest else []
-    return f"{text}; float32 stay {', '.join(told)}"
+    counted += [f"{rest} for other reasons"] if rest else []
+    return f"{text}; float32 stay {', '.join(counted)}"
 
 
 def _general(reason: str) -> str:

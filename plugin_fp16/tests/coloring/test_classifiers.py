@@ -1,4 +1,4 @@
-"""Who colours nodes, and what they ask of sums and results."""
+"""Classifiers: colours of nodes, types of accumulators and of results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from narrowpass_reference import ReferenceBackend
 SHAPES = {"x": [3, 16]}, {"y": [3, 16]}
 
 
-def products():
+def matmuls():
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
         helper.make_node("MatMul", ["h", "v"], ["y"], name="second"),
@@ -39,7 +39,7 @@ def first_stays_wide(node):
 
 
 def test_a_function_is_a_classifier():
-    bundle = built(products(), classifier=first_stays_wide)
+    bundle = built(matmuls(), classifier=first_stays_wide)
     found = verdicts(bundle)
     assert found["first"]["by"] == "classifier first_stays_wide"
     assert found["first"]["decision"] == "red, wide"
@@ -47,12 +47,12 @@ def test_a_function_is_a_classifier():
     assert bundle.pipeline == "fp16{classifier=first_stays_wide}"
 
 
-def test_a_function_that_gives_no_color():
+def test_a_function_that_returns_no_color():
     def odd(_):
         return "red"
 
     with pytest.raises(PassError, match="'odd' gave 'red' as color of node 'first'") as caught:
-        built(products(), classifier=odd)
+        built(matmuls(), classifier=odd)
     assert "defect" not in str(caught.value)
 
 
@@ -100,7 +100,7 @@ def test_a_classifier_object():
         def reason(self, node):
             return "the first one is special"
 
-    found = verdicts(built(products(), classifier=Mine()))
+    found = verdicts(built(matmuls(), classifier=Mine()))
     assert found["first"]["reason"] == "the first one is special"
 
 
@@ -109,17 +109,17 @@ def test_a_function_that_fails_is_named():
         raise KeyError(node.name)
 
     with pytest.raises(PassError, match=r"fp16.*KeyError: 'first'"):
-        built(products(), classifier=broken)
+        built(matmuls(), classifier=broken)
 
 
 def test_functions_are_no_options_of_text():
     with pytest.raises(PipelineError, match="no option 'dtypes'"):
-        run(products(), "fp16{dtypes=mine}")
+        run(matmuls(), "fp16{dtypes=mine}")
 
 
-def test_sums_are_asked_for_in_metadata():
-    made = ir.from_proto(rewritten(products(), "fp16"))
-    assert [node.metadata_props.get(ACCUMULATE) for node in made.graph if node.name] == [
+def test_accumulator_types_are_requested_in_metadata():
+    narrowed = ir.from_proto(rewritten(matmuls(), "fp16"))
+    assert [node.metadata_props.get(ACCUMULATE) for node in narrowed.graph if node.name] == [
         None,
         "float32",
         "float32",
@@ -127,11 +127,11 @@ def test_sums_are_asked_for_in_metadata():
     ]
 
 
-def test_a_function_gives_types():
+def test_a_function_returns_types():
     def dtypes(node):
         return OpDtypes("float16", "float16") if node.name == "second" else None
 
-    bundle = built(products(), dtypes=dtypes)
+    bundle = built(matmuls(), dtypes=dtypes)
     asked = {n.name: n.metadata_props.get(ACCUMULATE) for n in bundle.methods["main"].graph}
     assert (asked["first"], asked["second"]) == ("float32", "float16")
 
@@ -140,7 +140,7 @@ def test_a_result_in_float32_keeps_a_node_wide():
     def dtypes(node):
         return OpDtypes("float32", "float32") if node.name == "first" else None
 
-    found = verdicts(built(products(), dtypes=dtypes))
+    found = verdicts(built(matmuls(), dtypes=dtypes))
     assert found["first"]["decision"] == "red, wide"
     assert found["first"]["reason"] == "its output is to be float32"
 
@@ -152,7 +152,7 @@ def test_types_that_are_none(given):
 
 
 @pytest.mark.parametrize(("asked", "stash"), [("float32", 1), ("float16", 10)])
-def test_sums_by_the_operators_own_attribute(asked, stash):
+def test_accumulator_types_by_the_operators_own_attribute(asked, stash):
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("LayerNormalization", ["h", "s"], ["y"], name="norm"),
@@ -169,7 +169,7 @@ def test_sums_by_the_operators_own_attribute(asked, stash):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_products_with_weights_in_bytes_stay_as_they_are(turned):
+def test_matmuls_with_int8_weights_stay_unchanged(turned):
     """Casts around the integers would only be in the way of a kernel for them."""
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s"], ["w"], axis=1),
@@ -204,7 +204,7 @@ class Eager(ReferenceBackend):
 
 
 def sized(rows, columns):
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="matmul")]
     return model(
         nodes, {"x": [rows, columns]}, {"y": [rows, columns]}, {"w": floats(columns, columns)}
     )
@@ -225,8 +225,8 @@ def test_what_saves_fewer_bytes_than_its_casts_move_stays(rows, columns, casts):
     assert count(rewritten(proto, "fp16")) == 2
 
 
-def test_the_reason_is_told():
-    found = verdicts(run(sized(1000, 16), "fp16{classifier=sized}"))["product"]
+def test_the_reason_is_reported():
+    found = verdicts(run(sized(1000, 16), "fp16{classifier=sized}"))["matmul"]
     assert found["decision"] == "gray, wide"
     assert found["reason"] == "lowering it saves less than its casts may cost"
 
@@ -234,8 +234,8 @@ def test_the_reason_is_told():
 @pytest.mark.parametrize(
     ("node", "dtype", "color"),
     [
-        ("product", "float16", Color.GREEN),
-        ("product", "bfloat16", Color.GRAY),
+        ("matmul", "float16", Color.GREEN),
+        ("matmul", "bfloat16", Color.GRAY),
         ("other", "float16", Color.GRAY),
     ],
 )
@@ -261,13 +261,13 @@ class Picky(ReferenceBackend):
 
 @pytest.mark.parametrize(("target", "found"), [(Picky(), (Color.RED, "picky")), (None, None)])
 def test_the_targets_classifier(target: Backend | None, found):
-    node = ir.from_proto(products()).graph[0]
+    node = ir.from_proto(matmuls()).graph[0]
     assert choose_classifiers("target", {}, target).color(node) == found
 
 
 def test_a_target_without_a_classifier_has_no_opinion():
-    assert constants(rewritten(products(), "fp16{classifier=target+default}")) == {
+    assert constants(rewritten(matmuls(), "fp16{classifier=target+default}")) == {
         "w": HALF,
         "v": HALF,
     }
-    assert constants(rewritten(products(), "fp16{classifier=target}"))["w"] == FLOAT
+    assert constants(rewritten(matmuls(), "fp16{classifier=target}"))["w"] == FLOAT

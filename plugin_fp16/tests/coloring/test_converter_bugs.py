@@ -50,8 +50,8 @@ def test_a_mask_of_huge_numbers_stays_wide():
     ]
     mask = np.where(np.arange(16) < 10, 0, -1e30).astype(np.float32)
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, {"w": floats(16, 16), "mask": mask})
-    made = check(proto, {"x": X})
-    assert constants(made) == {"w": HALF, "mask": FLOAT}
+    narrowed = check(proto, {"x": X})
+    assert constants(narrowed) == {"w": HALF, "mask": FLOAT}
 
 
 def test_infinity_stays_infinity():
@@ -62,8 +62,8 @@ def test_infinity_stays_infinity():
     ]
     mask = np.where(np.arange(16) < 10, 0, -np.inf).astype(np.float32)
     weights = {"w": floats(16, 16), "v": np.abs(floats(16, 16)) + 0.1, "mask": mask}
-    made = rewritten(model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, weights))
-    stored = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}["mask"]
+    narrowed = rewritten(model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, weights))
+    stored = {t.name: numpy_helper.to_array(t) for t in narrowed.graph.initializer}["mask"]
     assert stored.dtype == np.float16
     np.testing.assert_array_equal(np.isinf(stored), np.isinf(mask))
 
@@ -89,7 +89,7 @@ def test_a_weight_that_rounding_loses_stays_wide():
 
 
 def layer_norm(x, y, width):
-    """Give the nodes of a normalization as exporters write it."""
+    """Return the nodes of a normalization as exporters write it."""
     return [
         helper.make_node("ReduceMean", [x, "last"], [f"{y}.m"]),
         helper.make_node("Sub", [x, f"{y}.m"], [f"{y}.d"]),
@@ -110,8 +110,8 @@ def test_a_normalization_of_large_numbers_does_not_overflow():
         "epsilon": np.float32(1e-5).reshape(()),
     }
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, weights)
-    made = check(proto, {"x": floats(3, 16, scale=3)}, tolerance=2e-2)  # squares reach 1e7
-    assert constants(made)["v"] == HALF
+    narrowed = check(proto, {"x": floats(3, 16, scale=3)}, tolerance=2e-2)  # squares reach 1e7
+    assert constants(narrowed)["v"] == HALF
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_statistics_of_a_normalization_stay_wide(node):
     outputs = {"y": [3, 16]} | ({"mean": [3, 1]} if len(node.output) > 1 else {})
     weights = {"w": floats(16, 16), "s": np.ones(16, "f4"), "b": floats(16)}
     proto = model([matmul(), node, matmul("n", "y")], {"x": [3, 16]}, outputs, weights, opset=opset)
-    made = check(proto, {"x": X}, tolerance=2e-2)
-    types = {v.name: v.type.tensor_type.elem_type for v in made.graph.output}
+    narrowed = check(proto, {"x": X}, tolerance=2e-2)
+    types = {v.name: v.type.tensor_type.elem_type for v in narrowed.graph.output}
     assert types == dict.fromkeys(outputs, FLOAT)
 
 
@@ -161,8 +161,8 @@ def test_integers_become_floats_in_float32():
     weights = {"w": floats(16, 16), "s": np.float32(2**-12).reshape(())}
     proto = model(nodes, {"i": [3, 16]}, {"y": [3, 16]}, weights, types={"i": INT64})
     feeds = {"i": np.arange(48).reshape(3, 16) * 2049}
-    made = check(proto, feeds, tolerance=2e-2)
-    assert [n.attribute[0].i for n in made.graph.node if n.input[0] == "i"] == [FLOAT]
+    narrowed = check(proto, feeds, tolerance=2e-2)
+    assert [n.attribute[0].i for n in narrowed.graph.node if n.input[0] == "i"] == [FLOAT]
 
 
 def test_a_mask_of_bools_becomes_narrow_at_once():
@@ -179,8 +179,8 @@ def test_a_mask_of_bools_becomes_narrow_at_once():
         {"w": floats(16, 16)},
         types={"b": TensorProto.BOOL},
     )
-    made = check(proto, {"x": X, "b": X > 0})
-    assert count(made) == 3  # that of the mask, and two at the borders
+    narrowed = check(proto, {"x": X, "b": X > 0})
+    assert count(narrowed) == 3  # that of the mask, and two at the borders
 
 
 def test_sizes_of_a_resize_stay_wide():
@@ -243,9 +243,9 @@ def test_operator_sets(opset):
     }  # fmt: skip
     proto = model(nodes, {"x": [2, 4, 6, 6]}, {"y": [2, 5]}, weights, opset=opset)
     proto.ir_version = 8 if opset < 21 else onnx.helper.find_min_ir_version_for(proto.opset_import)
-    made = rewritten(proto)
-    assert count(made) == 2
-    assert set(constants(made).values()) == {HALF}
+    narrowed = rewritten(proto)
+    assert count(narrowed) == 2
+    assert set(constants(narrowed).values()) == {HALF}
     if opset in (13, 18):
         check(proto, {"x": floats(2, 4, 6, 6)})
 
@@ -269,9 +269,9 @@ def test_names_that_are_taken():
     nodes.append(helper.make_node("Exp", ["w"], ["e"]))
     nodes.append(helper.make_node("MatMul", ["e", "w.float16"], ["u"]))
     outputs = {"y": [3, 16], "z": [3, 16], "u": [16, 16]}
-    made = check(model(nodes, {"x": [3, 16]}, outputs, weights), {"x": X}, tolerance=2e-2)
-    names = [t.name for t in made.graph.initializer] + [
-        o for n in made.graph.node for o in n.output
+    narrowed = check(model(nodes, {"x": [3, 16]}, outputs, weights), {"x": X}, tolerance=2e-2)
+    names = [t.name for t in narrowed.graph.initializer] + [
+        o for n in narrowed.graph.node for o in n.output
     ]
     assert len(names) == len(set(names))
 
@@ -292,7 +292,7 @@ def test_what_is_already_narrow_or_double_is_not_touched():
 
 
 def test_other_domains_are_left_as_they_are():
-    """Nobody knows what types such an operator takes, and what it gives."""
+    """The input and output types of such an operator are unknown."""
     nodes = [
         matmul(),
         helper.make_node("Twice", ["h"], ["t"], domain="mine"),
@@ -300,8 +300,8 @@ def test_other_domains_are_left_as_they_are():
     ]
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, {"w": floats(16, 16)})
     proto.opset_import.append(helper.make_opsetid("mine", 1))
-    made = rewritten(proto)
-    assert operators(made) == {"MatMul": 2, "Twice": 1, "Cast": 2}
+    narrowed = rewritten(proto)
+    assert operators(narrowed) == {"MatMul": 2, "Twice": 1, "Cast": 2}
     assert verdicts(proto)["n1"]["decision"] == "red, wide"
 
 
@@ -340,8 +340,8 @@ def test_if(condition):
         weights,
         types={"c": TensorProto.BOOL},
     )
-    made = check(proto, {"x": X, "c": np.array(condition)})
-    assert count(made) == 2
+    narrowed = check(proto, {"x": X, "c": np.array(condition)})
+    assert count(narrowed) == 2
 
 
 def test_if_with_a_wide_branch():
@@ -356,7 +356,7 @@ def test_if_with_a_wide_branch():
 
 
 def loop(body_nodes, outputs, scan=False):
-    """Make a loop of three rounds that carries a [3, 16]."""
+    """Build a loop of three rounds that carries a [3, 16]."""
     formals = [("i", INT64, []), ("go", TensorProto.BOOL, []), ("a", FLOAT, [3, 16])]
     results = [("go.out", TensorProto.BOOL, []), ("b", FLOAT, [3, 16])]
     if scan:
@@ -384,10 +384,10 @@ def test_loop(scan):
     weights = {"w": floats(16, 16), "v": floats(16, 16), "n": np.array(3), "true": np.array(True)}
     proto = model(nodes, {"x": [3, 16]}, outputs, weights)
     # onnx's evaluator joins the rows of a scan, where it should stack them.
-    made = check(proto, {"x": X}, reference=not scan)
-    (body,) = [n.attribute[0].g for n in made.graph.node if n.op_type == "Loop"]
+    narrowed = check(proto, {"x": X}, reference=not scan)
+    (body,) = [n.attribute[0].g for n in narrowed.graph.node if n.op_type == "Loop"]
     assert not [n for n in body.node if n.op_type == "Cast"]
-    assert count(made) == 2 + scan
+    assert count(narrowed) == 2 + scan
 
 
 def test_a_wide_node_in_a_loop():

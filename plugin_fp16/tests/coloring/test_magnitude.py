@@ -12,13 +12,13 @@ WEIGHTS = {"w": floats(16, 16), "v": floats(16, 16)}
 
 
 def masked(*nodes):
-    """Give scores, a mask that `nodes` make as m, softmax and a product."""
+    """Return scores, a mask m that `nodes` compute, softmax and a matmul."""
     return [
         helper.make_node("MatMul", ["x", "w"], ["s"], name="scores"),
         *nodes,
         helper.make_node("Add", ["s", "m"], ["a"], name="add"),
         helper.make_node("Softmax", ["a"], ["p"], name="softmax"),
-        helper.make_node("MatMul", ["p", "v"], ["y"], name="product"),
+        helper.make_node("MatMul", ["p", "v"], ["y"], name="matmul"),
     ]
 
 
@@ -42,8 +42,8 @@ MASKS = {
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_a_mask_is_as_large_behind_what_makes_it(name):
-    """With a row that is masked altogether: infinity instead of the least would make it NaN."""
+def test_a_mask_is_as_large_after_its_producer(name):
+    """With a row that is masked altogether: infinity instead of the least would lead to NaN."""
     constants_ = {
         **WEIGHTS,
         "zero": np.zeros(1, np.float32),
@@ -65,9 +65,9 @@ def test_a_mask_is_as_large_behind_what_makes_it(name):
     check(proto, {"x": floats(3, 16), "keep": keep})
     found = verdicts(run(proto))
     assert found["add"]["decision"] == "red, wide"
-    assert found["add"]["reason"] == "a constant makes 'm' too large"
+    assert found["add"]["reason"] == "a constant is added, which leaves 'm' too large"
     assert found["softmax"]["decision"] == "red, wide"
-    assert found["product"]["decision"] == "green, narrow"
+    assert found["matmul"]["decision"] == "green, narrow"
 
 
 def test_a_mask_in_range_is_narrow():

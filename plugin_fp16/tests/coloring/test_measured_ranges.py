@@ -18,7 +18,7 @@ from narrowpass_reference import ReferenceBackend
 
 
 def chain(scales, width=16):
-    """Make products, each times a number that makes its result so much larger."""
+    """Build matmuls, each times a number that enlarges its result by that factor."""
     nodes, weights, last = [], {}, "x"
     for index, scale in enumerate(scales):
         weights[f"w{index}"] = np.eye(width, dtype=np.float32) * np.float32(scale)
@@ -87,7 +87,7 @@ def test_infinities_of_a_mask_are_no_range():
 
 
 def growing(kind):
-    """Make a model whose Loop, or branch, grows a value beyond float16 and shrinks it again."""
+    """Build a model whose Loop, or branch, grows a value beyond float16 and shrinks it again."""
 
     def info(name, kind=TensorProto.FLOAT, shape=(1, 16)):
         return helper.make_tensor_value_info(name, kind, list(shape))
@@ -147,7 +147,7 @@ def test_values_within_loops_and_branches_are_not_trusted(kind):
 
 
 def test_numbers_that_are_no_numbers_on_purpose():
-    """A model may give NaN where nothing is known; data is at fault where an input is NaN."""
+    """A model may return NaN where nothing is known; data is at fault where an input is NaN."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Greater", ["h", "zero"], ["c"]),
@@ -182,7 +182,7 @@ def test_data_that_cannot_be_used():
 
 
 def sensitive():
-    """Make a model with one product that rounding ruins: a small difference of large numbers."""
+    """Build a model with one matmul that rounding ruins: a small difference of large numbers."""
     rng = np.random.default_rng(4)
     weights = {f"w{i}": (rng.standard_normal((16, 16)) / 4).astype("f4") for i in range(5)}
     weights["large"] = np.float32(3000).reshape(())
@@ -233,8 +233,8 @@ def test_a_tolerance_that_is_met_changes_nothing():
 
 def test_a_tolerance_of_nothing_keeps_all_wide():
     bundle = build(sensitive(), "fp16{tolerance=rel:0}", SAMPLES)
-    made = ir.to_proto(bundle.methods["main"])
-    assert isinstance(made, onnx.ModelProto)
+    narrowed = ir.to_proto(bundle.methods["main"])
+    assert isinstance(narrowed, onnx.ModelProto)
     for feeds in SAMPLES:
         right = ReferenceEvaluator(sensitive()).run(None, feeds)[0]
         np.testing.assert_array_equal(result(bundle, feeds), right)
@@ -256,7 +256,7 @@ def test_the_evaluator_judges_and_not_a_runtime_that_computes_wide():
     assert "output 'y'" in judged.problem(narrow)
 
 
-def test_ranges_and_errors_are_told():
+def test_ranges_and_errors_are_reported():
     """For each node: the largest element it gave, and how far it was from the model as it was."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),

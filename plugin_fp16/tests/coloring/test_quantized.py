@@ -26,7 +26,7 @@ def dequantize(source: str, to: str, which: str) -> onnx.NodeProto:
 
 
 def int8_block(*between: onnx.NodeProto, last: str) -> list[onnx.NodeProto]:
-    """Give ``x`` through int8 nodes that read ``xf`` (and ``wf``); ``last`` becomes ``yf``."""
+    """Return ``x`` through int8 nodes that read ``xf`` (and ``wf``); ``last`` becomes ``yf``."""
     return [
         quantize("x", "xq", "x"),
         dequantize("xq", "xf", "x"),
@@ -88,16 +88,16 @@ CONSTANTS = {
 def test_int8_operators_stay(name, dtype):
     nodes, last = BLOCKS[name]
     proto = around(int8_block(*nodes, last=last), **CONSTANTS)
-    made = rewritten(proto, f"fp16{{dtype={dtype}}}")
-    types = constants(made)
+    narrowed = rewritten(proto, f"fp16{{dtype={dtype}}}")
+    types = constants(narrowed)
     assert types["v"] == TensorProto.DataType.Value(dtype.upper())
     assert {types[s] for s in SCALES if s in types} == {TensorProto.FLOAT}
-    kept = {n.name: list(n.input) for n in made.graph.node if n.name != "float"}
-    # All that was there but the float product reads what it read before; there is no cast between.
+    kept = {n.name: list(n.input) for n in narrowed.graph.node if n.name != "float"}
+    # All that was there but the float matmul reads what it read before; there is no cast between.
     assert {n.name: kept[n.name] for n in proto.graph.node if n.name != "float"} == {
         n.name: list(n.input) for n in proto.graph.node if n.name != "float"
     }
-    assert operators(made)["Cast"] == 2  # into the product and out of it
+    assert operators(narrowed)["Cast"] == 2  # into the matmul and out of it
     found = verdicts(run(proto))
     for inner in nodes:
         assert found[inner.name]["by"] == "quantization"
@@ -106,22 +106,22 @@ def test_int8_operators_stay(name, dtype):
 
 
 def test_results_are_near():
-    """Integers are the same; the product after them is in float16 (half a part in 2048)."""
+    """Integers are the same; the matmul after them is in float16 (half a part in 2048)."""
     nodes, last = BLOCKS["with a bias and an activation"]
     proto = around(int8_block(*nodes, last=last), **CONSTANTS)
     check(proto, {"x": floats(4, 8, scale=1.0)})
 
 
 def test_a_float_operator_between_int8_ones_is_lowered():
-    """A product whose result nobody quantizes is float, and so is what stands alone."""
+    """A matmul whose result nobody quantizes is float, and so is what stands alone."""
     nodes = [
         quantize("x", "xq", "x"),
         dequantize("xq", "xf", "x"),
         node("MatMul", ["xf", "v"], "yf"),
     ]
-    made = rewritten(around(nodes))
-    assert constants(made)["v"] == TensorProto.FLOAT16
-    assert constants(made)["sx"] == TensorProto.FLOAT
+    narrowed = rewritten(around(nodes))
+    assert constants(narrowed)["v"] == TensorProto.FLOAT16
+    assert constants(narrowed)["sx"] == TensorProto.FLOAT
     found = verdicts(run(around(nodes)))
     assert [found[n]["decision"] for n in ("xq", "xf", "yf", "float")] == [
         "red, wide",
@@ -132,7 +132,7 @@ def test_a_float_operator_between_int8_ones_is_lowered():
 
 
 def test_a_longer_float_part_is_lowered():
-    """What is between is no one operator: two products, of which the first is not quantized."""
+    """What is between is no one operator: two matmuls, of which the first is not quantized."""
     between = [node("MatMul", ["xf", "wf"], "h"), node("MatMul", ["h", "v"], "r")]
     proto = around(int8_block(*between, last="r"))
     found = verdicts(run(proto, "fp16{green=[h]}"))
@@ -153,9 +153,9 @@ def test_scales_of_qlinear_operators_stay():
         node("QLinearMatMul", ["xq", "sx", "zx", "wq", "sw", "zw", "sy", "zy"], "yq"),
         dequantize("yq", "yf", "y"),
     ]
-    made = rewritten(around(nodes))
-    assert constants(made)["v"] == TensorProto.FLOAT16
-    assert {constants(made)[scale] for scale in SCALES} == {TensorProto.FLOAT}
+    narrowed = rewritten(around(nodes))
+    assert constants(narrowed)["v"] == TensorProto.FLOAT16
+    assert {constants(narrowed)[scale] for scale in SCALES} == {TensorProto.FLOAT}
 
 
 def test_behind_int8_sym():
@@ -195,15 +195,15 @@ def test_behind_static_quantization(monkeypatch, tmp_path):
         )
         return ir.to_proto(bundle.methods["main"])
 
-    made = build(proto, "int8-sym{mode=static,red=[d]},fp16")
-    types = constants(made)
+    narrowed = build(proto, "int8-sym{mode=static,red=[d]},fp16")
+    types = constants(narrowed)
     assert types["v"] == TensorProto.FLOAT16
     assert {types[name] for name in types if name.endswith(".scale")} == {TensorProto.FLOAT}
-    makers = {name: n for n in made.graph.node for name in n.output}
-    for each in made.graph.node:
+    makers = {name: n for n in narrowed.graph.node for name in n.output}
+    for each in narrowed.graph.node:
         if each.op_type == "QuantizeLinear" and each.input[0] != "x":
             assert makers[each.input[0]].op_type in ("Relu", "Conv", "Cast")
         if each.op_type == "Conv" and each.name != "d":
             assert makers[each.input[0]].op_type == "DequantizeLinear"
-    assert [makers[n.input[0]].op_type for n in made.graph.node if n.name == "d"] == ["Cast"]
-    assert build(made, "fp16").SerializeToString() == made.SerializeToString()
+    assert [makers[n.input[0]].op_type for n in narrowed.graph.node if n.name == "d"] == ["Cast"]
+    assert build(narrowed, "fp16").SerializeToString() == narrowed.SerializeToString()

@@ -1,4 +1,4 @@
-"""Models that an earlier version made invalid, or not a number, found by trying to break it."""
+"""Models that an earlier version turned invalid, or into NaN, found by trying to break it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def rewritten(text, constants=None, pipeline="fp16", **options):
         bundle = narrowpass.build(ir.from_proto(proto), pipeline, target="reference", **options)
         return ir.to_proto(bundle.methods["main"])
 
-    made = build(model)
-    onnx.checker.check_model(made, full_check=True)
-    assert build(made).SerializeToString() == made.SerializeToString()
-    return model, made
+    narrowed = build(model)
+    onnx.checker.check_model(narrowed, full_check=True)
+    assert build(narrowed).SerializeToString() == narrowed.SerializeToString()
+    return model, narrowed
 
 
-def same(model, made, feeds, tolerance=1e-2):
-    right, got = (ReferenceEvaluator(proto).run(None, feeds)[0] for proto in (model, made))
+def same(model, narrowed, feeds, tolerance=1e-2):
+    right, got = (ReferenceEvaluator(proto).run(None, feeds)[0] for proto in (model, narrowed))
     assert got.dtype == right.dtype
     np.testing.assert_allclose(got, right, rtol=tolerance, atol=tolerance * np.abs(right).max())
 
@@ -66,8 +66,8 @@ def test_masks(name):
     constants |= {"bias": np.float32(0.1), "tiny": np.float32(0.01)}
     read = set(re.findall(r"\w+", MASKS[name])) | {"w"}
     constants = {key: array for key, array in constants.items() if key in read}
-    model, made = rewritten(MASKED % MASKS[name], constants)
-    same(model, made, {"x": X[:4], "mk": np.ones((4, 8), np.float32)})
+    model, narrowed = rewritten(MASKED % MASKS[name], constants)
+    same(model, narrowed, {"x": X[:4], "mk": np.ones((4, 8), np.float32)})
 
 
 BORDERS = {
@@ -98,8 +98,8 @@ BORDERS = {
 @pytest.mark.parametrize("name", BORDERS)
 def test_masks_that_enter(name):
     text, feeds = BORDERS[name]
-    model, made = rewritten(text, {"w": W, "m": LEAST})
-    same(model, made, {"x": X[:4], **feeds})
+    model, narrowed = rewritten(text, {"w": W, "m": LEAST})
+    same(model, narrowed, {"x": X[:4], **feeds})
 
 
 ROTARY = """<ir_version: 10, opset_import: ["": 22]>
@@ -115,12 +115,12 @@ def test_angles_of_late_positions(dtype, tolerance):
     frequencies = (1 / 10000 ** (np.arange(0, 64, 2) / 64)).astype(np.float32).reshape(1, 32, 1)
     weight = (RNG.standard_normal((64, 64)) / 8).astype(np.float32)
     constants = {"w": weight, "inv": frequencies}
-    model, made = rewritten(ROTARY, constants, f"fp16{{dtype={dtype}}}")
+    model, narrowed = rewritten(ROTARY, constants, f"fp16{{dtype={dtype}}}")
     x = RNG.standard_normal((1, 20, 64)).astype(np.float32)
     feeds = {"x": x, "pos": np.arange(1980, 2000).reshape(1, 1, 20)}
     if dtype == "bfloat16":
         return  # onnx's evaluator cannot multiply these; that it is valid is checked above
-    same(model, made, feeds, tolerance)
+    same(model, narrowed, feeds, tolerance)
 
 
 VALID = {
@@ -129,7 +129,7 @@ VALID = {
         { r = RMSNormalization(a, s) q = MatMul(r, w) y = Exp(q) }""",
         {"a": X[:4], "s": np.ones(8, np.float32)},
     ),
-    "a window": (
+    "a kernel window": (
         """<ir_version: 8, opset_import: ["": 17]> g (float[8,8] a) => (float[8,8] y)
         { h = HannWindow(n) q = MatMul(a, w) z = Mul(q, h) y = MatMul(z, w) }""",
         {"a": X},
@@ -183,8 +183,8 @@ def test_types_fit(name):
     used = {
         key: value for key, value in constants.items() if f"{key})" in text or f"{key}," in text
     }
-    model, made = rewritten(text, used)
-    same(model, made, feeds, 2e-2)
+    model, narrowed = rewritten(text, used)
+    same(model, narrowed, feeds, 2e-2)
 
 
 def test_control_flow_without_bfloat16():
@@ -201,14 +201,16 @@ def test_inputs_are_seen_on_the_data():
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[4,8] x) => (float[4,8] y)
     { y = MatMul(x, w) }"""
     feeds = {"x": np.full((4, 8), 1e5, np.float32)}
-    model, made = rewritten(text, {"w": np.eye(8, dtype=np.float32) * 1e-3}, calibration=[feeds])
-    same(model, made, feeds)
+    model, narrowed = rewritten(
+        text, {"w": np.eye(8, dtype=np.float32) * 1e-3}, calibration=[feeds]
+    )
+    same(model, narrowed, feeds)
 
 
 def test_a_call_that_is_red():
     text = """<ir_version: 8, opset_import: ["": 18, "d": 1]> g (float[8,8] x) => (float[8,8] y) {
     q = MatMul(x, w) [call] f = d.F(q) y = MatMul(f, w) }
     <domain: "d", opset_import: ["": 18]> F (s) => (o) { o = Relu(s) }"""
-    _, made = rewritten(text, {"w": W}, "fp16{red=[call]}")
-    casts = [node.op_type for node in made.graph.node].count("Cast")
+    _, narrowed = rewritten(text, {"w": W}, "fp16{red=[call]}")
+    casts = [node.op_type for node in narrowed.graph.node].count("Cast")
     assert casts == 4  # around the call too

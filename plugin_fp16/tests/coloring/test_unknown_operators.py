@@ -17,13 +17,13 @@ X = np.ones((3, 16), np.float32)
 
 def build(proto, samples, text="fp16"):
     bundle = narrowpass.build(ir.from_proto(proto), text, target="reference", calibration=samples)
-    made = ir.to_proto(bundle.methods["main"])
+    narrowed = ir.to_proto(bundle.methods["main"])
     found = {item["node"]: item for item in bundle.reports[-1].methods["main"].decisions}
-    return made, found
+    return narrowed, found
 
 
 def chain(*extra, domain="mine", scale=1.0):
-    """Make a matmul, an operator of that domain, another matmul; and more nodes."""
+    """Build a matmul, an operator of that domain, another matmul; and more nodes."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
         helper.make_node("Twice", ["h"], ["t"], domain=domain, name="unknown"),
@@ -38,28 +38,28 @@ def chain(*extra, domain="mine", scale=1.0):
 
 
 def typed(proto):
-    """Declare what the operator gives: of an unknown type nothing becomes narrow."""
+    """Declare the operator's output: with an unknown type nothing becomes narrow."""
     proto.graph.value_info.append(helper.make_tensor_value_info("t", FLOAT, [3, 16]))
     return proto
 
 
 def test_what_is_before_it_is_measured_and_what_is_behind_is_as_without_data():
-    made, found = build(chain(scale=30), [{"x": X}])
+    narrowed, found = build(chain(scale=30), [{"x": X}])
     assert found["first"]["measured"] == pytest.approx(30)
     assert found["first"]["decision"] == found["second"]["decision"] == "green, narrow"
     assert found["second"]["reason"] == (
         "not measured on the data: it depends on 'unknown' (mine.Twice), which cannot be run"
     )
     assert "measured" not in found["second"]
-    assert constants(made) == {"w": HALF, "v": HALF}
-    assert count(made) == 4
+    assert constants(narrowed) == {"w": HALF, "v": HALF}
+    assert count(narrowed) == 4
 
 
 def test_a_value_before_it_that_is_too_large():
-    made, found = build(chain(scale=1e5 / 2), [{"x": X * 2}])
+    narrowed, found = build(chain(scale=1e5 / 2), [{"x": X * 2}])
     assert found["first"]["decision"] == "red, wide"
     assert found["first"]["by"] == "data"
-    assert constants(made) == {"w": FLOAT, "v": HALF}
+    assert constants(narrowed) == {"w": FLOAT, "v": HALF}
 
 
 def test_a_branch_beside_it_is_measured():
@@ -88,7 +88,7 @@ def branch(name, nodes, output):
 
 @pytest.mark.parametrize("where", ["branch", "function"])
 def test_it_is_within(where):
-    """All that the If, or the call, gives cannot be had then; what is before it can."""
+    """No output of the If, or of the call, is available then; values before it are."""
     unknown = helper.make_node("Twice", ["h"], ["a"], domain="mine", name="unknown")
     functions = []
     if where == "branch":
@@ -124,13 +124,13 @@ def test_it_is_within(where):
     proto.opset_import.extend([helper.make_opsetid("mine", 1), helper.make_opsetid("own", 1)])
     proto.functions.extend(functions)
     feeds = {"x": X} | ({"c": np.array(True)} if where == "branch" else {})
-    made, found = build(typed(proto), [feeds])
+    narrowed, found = build(typed(proto), [feeds])
     assert found["first"]["measured"] > 0
     assert found["second"]["decision"] == "green, narrow"
-    assert "Twice" in [node.op_type for node in nodes_of(made.graph)] + [
-        node.op_type for function in made.functions for node in function.node
+    assert "Twice" in [node.op_type for node in nodes_of(narrowed.graph)] + [
+        node.op_type for function in narrowed.functions for node in function.node
     ]
-    onnx.checker.check_model(made)
+    onnx.checker.check_model(narrowed)
 
 
 def test_a_tolerance_cannot_be_checked_then():
@@ -157,8 +157,8 @@ def test_a_branch_that_no_sample_enters_is_as_without_data():
         {"w": floats(16, 16)},
         types={"c": TensorProto.BOOL},
     )
-    made, found = build(proto, [{"x": X, "c": np.array(True)}])
+    narrowed, found = build(proto, [{"x": X, "c": np.array(True)}])
     assert found["taken"]["measured"] >= 0
     assert found["never"]["decision"] == "gray, narrow"
     assert "no sample enters" in found["never"]["reason"]
-    assert count(made) == 2
+    assert count(narrowed) == 2

@@ -29,12 +29,12 @@ BASE = {"w": W, "v": draw(8, 8, seed=3), "b": draw(8, seed=4)}
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and what the pass is to make of it.
+    """A model, and the expected result of the pass.
 
     Attributes:
         body: the nodes of the main graph, and functions behind ``|``.
         casts: how many more Casts there are than in the model; fewer, if below 0.
-        wide: operators of which some stay in float32: they read or make it.
+        wide: operators some of whose inputs or outputs stay in float32.
         ends: inputs and outputs, ``x`` to ``y`` of [4, 8] if nothing is said.
         feeds: what it is run on.
         constants: more of them.
@@ -60,7 +60,7 @@ class Case:
     evaluator: bool = True
 
     def model(self) -> onnx.ModelProto:
-        """Give the model in float32."""
+        """Return the model in float32."""
         body, _, functions = self.body.partition("|")
         domain = ', "d": 1' if functions else ""
         level = 10 if self.opset > 20 else 9
@@ -75,7 +75,7 @@ class Case:
         return model
 
     def inputs(self) -> dict[str, Array]:
-        """Give what it is run on."""
+        """Return what it is run on."""
         return {"x": X, **self.feeds} if " x" in self.ends.partition("=>")[0] else dict(self.feeds)
 
     def build(self, model: onnx.ModelProto) -> Any:
@@ -91,18 +91,20 @@ class Case:
         """Hold the rewritten model to all that is known of it."""
         model = self.model()
         bundle = self.build(model)
-        made = ir.to_proto(bundle.methods["main"])
-        onnx.checker.check_model(made, full_check=True)
+        narrowed = ir.to_proto(bundle.methods["main"])
+        onnx.checker.check_model(narrowed, full_check=True)
         for ends in ("input", "output"):
-            assert list(getattr(made.graph, ends)) == list(getattr(model.graph, ends))
-        assert self._again(made) == made.SerializeToString(), "a second run changes the model"
+            assert list(getattr(narrowed.graph, ends)) == list(getattr(model.graph, ends))
+        assert self._again(narrowed) == narrowed.SerializeToString(), (
+            "a second run changes the model"
+        )
         if self.evaluator:
             right = ReferenceEvaluator(model).run(None, self.inputs())
-            got = ReferenceEvaluator(made).run(None, self.inputs())
+            got = ReferenceEvaluator(narrowed).run(None, self.inputs())
             assert [a.dtype for a in got] == [a.dtype for a in right]
             compare(got, right, self.tolerance)
-        self._on_the_runtime(model, made)
-        assert casts(made) - casts(model) == self.casts, onnx.printer.to_text(made.graph)
+        self._on_the_runtime(model, narrowed)
+        assert casts(narrowed) - casts(model) == self.casts, onnx.printer.to_text(narrowed.graph)
         report = bundle.reports[-1].methods["main"].decisions
         wide = {
             item["op_type"]
@@ -110,12 +112,12 @@ class Case:
             if item["decision"].endswith("wide") and item["by"] not in ("types", "subgraphs")
         }
         assert wide - {"Constant"} == set(self.wide.split())
-        return made
+        return narrowed
 
-    def _again(self, made: onnx.ModelProto) -> bytes:
-        return ir.to_proto(self.build(made).methods["main"]).SerializeToString()
+    def _again(self, narrowed: onnx.ModelProto) -> bytes:
+        return ir.to_proto(self.build(narrowed).methods["main"]).SerializeToString()
 
-    def _on_the_runtime(self, model: onnx.ModelProto, made: onnx.ModelProto) -> None:
+    def _on_the_runtime(self, model: onnx.ModelProto, narrowed: onnx.ModelProto) -> None:
         try:
             import onnxruntime
         except ImportError:
@@ -128,7 +130,7 @@ class Case:
             onnxruntime.InferenceSession(
                 each.SerializeToString(), options, providers=["CPUExecutionProvider"]
             ).run(None, self.inputs())
-            for each in (model, made)
+            for each in (model, narrowed)
         )
         compare(got, right, self.tolerance)
 

@@ -19,7 +19,7 @@ LN = {"s": np.ones(8, F)}
 EPS = {"two": F(2), "eps": F(1e-12), "last": np.array([-1])}
 
 CHAINS = {
-    "one product": Case("y = MatMul(x, w)", 2),
+    "one matmul": Case("y = MatMul(x, w)", 2),
     "a chain": Case("h = MatMul(x, w) r = Relu(h) g = Tanh(r) y = MatMul(g, v)", 2),
     "a diamond": Case("h = MatMul(x, w) a = Relu(h) c = Neg(h) y = Add(a, c)", 2),
     "a diamond with a red side": Case(
@@ -27,7 +27,7 @@ CHAINS = {
     ),
     "a residual": Case("h = MatMul(x, w) r = Relu(h) y = Add(r, x)", 2),
     "a wide residual": Case(
-        # Into each product a cast, and out of it one; the sums are wide.
+        # Into each matmul a cast, and out of it one; the additions are wide.
         "h = MatMul(x, w) e = Exp(h) a = Add(e, x) i = MatMul(a, v) f = Exp(i) y = Add(f, a)",
         4,
         "Add Exp",
@@ -37,7 +37,7 @@ CHAINS = {
         2,
         "Add Exp Log Sin",
     ),
-    "three products of one value": Case(
+    "three matmuls of one value": Case(
         "a = MatMul(x, w) c = MatMul(x, v) d = Add(a, c) e = MatMul(x, w) y = Add(d, e)", 2
     ),
     "green alone in the middle": Case("e = Exp(x) h = MatMul(e, w) y = Exp(h)", 2, "Exp"),

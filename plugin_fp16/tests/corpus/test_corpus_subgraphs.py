@@ -65,7 +65,7 @@ BODIES = {
         constants=THREE,
     ),
     "a loop with a wide node": Case(
-        # Carried wide: down before its product, up behind; and the two ends.
+        # Carried wide: down before its matmul, up behind; and the two ends.
         "l = Loop(n, t, x) <body = k (int64 i, bool g, float[4,8] a) => "
         "(bool g2, float[4,8] d) { g2 = Identity(g) m = MatMul(a, w) e = Exp(m) d = Log(e) }> "
         "y = MatMul(l, v)",
@@ -125,7 +125,7 @@ BODIES = {
         {"x": X[:3]},
         {"z": np.zeros(8, F)},
     ),
-    "a scan with products": Case(
+    "a scan with matmuls": Case(
         "s, o = Scan<num_scan_inputs = 1, body = k (float[8] a, float[8] r) => "
         "(float[8] a2, float[8] u) { m = MatMul(r, w) a2 = Add(a, m) u = Relu(a2) }>(z, x) "
         "y = MatMul(o, v)",

@@ -91,7 +91,7 @@ CASTS = {
         feeds={"x": np.round(X * 400) + F(0.9999)},
         data=True,
     ),
-    "an index of a product": Case(
+    "an index of a matmul": Case(
         "h = MatMul(x, w) i = Cast<to = 7>(h) y = Gather(b, i)",
         1,
         "Gather",
@@ -110,7 +110,7 @@ CASTS = {
     "a cast to bfloat16 and back": Case(
         "h = MatMul(x, w) a = Cast<to = 16>(h) c = Cast<to = 1>(a) y = MatMul(c, v)", 2
     ),
-    "a cast that rounds a product": Case(
+    "a cast that rounds a matmul": Case(
         "h = MatMul(x, w) a = Cast<to = 10>(h) c = Cast<to = 1>(a) y = Relu(c)", 1, "Cast Relu"
     ),
     "ends of float16": Case(

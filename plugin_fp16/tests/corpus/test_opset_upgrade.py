@@ -19,7 +19,7 @@ BFLOAT = TensorProto.BFLOAT16
 
 
 def network(opset):
-    """Make convolutions, a pooling and a matmul: bfloat16 came to them one after the other."""
+    """Build convolutions, a pooling and a matmul: bfloat16 came to them one after the other."""
     nodes = [
         helper.make_node("Conv", ["x", "k", "b"], ["h"]),
         helper.make_node("Relu", ["h"], ["r"]),
@@ -59,25 +59,25 @@ def test_bfloat16_brings_its_operator_set(opset):
         helper.make_node("MatMul", ["r", "w"], ["y"]),
     ]
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, {"w": floats(16, 16)}, opset=opset)
-    made = rewritten(proto, BF16)
-    assert [entry.version for entry in made.opset_import] == [13]
-    assert (constants(made), count(made)) == ({"w": BFLOAT}, 2)
+    narrowed = rewritten(proto, BF16)
+    assert [entry.version for entry in narrowed.opset_import] == [13]
+    assert (constants(narrowed), count(narrowed)) == ({"w": BFLOAT}, 2)
     x = floats(3, 16)
-    right, got = (ReferenceEvaluator(each).run(None, {"x": x})[0] for each in (proto, made))
+    right, got = (ReferenceEvaluator(each).run(None, {"x": x})[0] for each in (proto, narrowed))
     np.testing.assert_allclose(got, right, atol=2e-2 * np.abs(right).max())
     decisions = run(proto, BF16).reports[0].methods["main"].decisions
-    told = [item for item in decisions if item["decision"] == "upgraded"]
-    assert told
-    assert f"the model had {opset}" in told[0]["reason"]
+    reported = [item for item in decisions if item["decision"] == "upgraded"]
+    assert reported
+    assert f"the model had {opset}" in reported[0]["reason"]
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
 def test_operators_that_have_bfloat16_later(opset):
     proto = network(opset)
-    made = rewritten(proto, BF16)
-    assert [entry.version for entry in made.opset_import] == [22]
-    assert set(constants(made).values()) == {BFLOAT}
-    assert count(made) == 2
+    narrowed = rewritten(proto, BF16)
+    assert [entry.version for entry in narrowed.opset_import] == [22]
+    assert set(constants(narrowed).values()) == {BFLOAT}
+    assert count(narrowed) == 2
     assert proto.opset_import[0].version == opset
     assert summary_of(proto, BF16) == (
         "8 of 8 nodes in bfloat16, 2 casts, 5 constants stored narrow; operator set upgraded to 22"
@@ -85,9 +85,9 @@ def test_operators_that_have_bfloat16_later(opset):
 
 
 def test_float16_keeps_the_operator_set():
-    made = check(network(13), {"x": draw(2, 4, 10, 10)})
-    assert [entry.version for entry in made.opset_import] == [13]
-    assert set(constants(made).values()) == {HALF}
+    narrowed = check(network(13), {"x": draw(2, 4, 10, 10)})
+    assert [entry.version for entry in narrowed.opset_import] == [13]
+    assert set(constants(narrowed).values()) == {HALF}
 
 
 def test_the_first_operator_sets_get_a_cast():
@@ -95,9 +95,9 @@ def test_the_first_operator_sets_get_a_cast():
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], broadcast=1)]
     weights = {"w": floats(16, 16), "b": floats(16)}
     proto = model(nodes, {"x": [3, 16]}, {"y": [3, 16]}, weights, opset=5)
-    made = rewritten(proto)
-    assert made.opset_import[0].version >= 6
-    assert constants(made)["w"] == HALF
+    narrowed = rewritten(proto)
+    assert narrowed.opset_import[0].version >= 6
+    assert constants(narrowed)["w"] == HALF
 
 
 def test_without_a_gain_the_operator_set_stays():
@@ -117,10 +117,10 @@ def test_functions_cannot_be_upgraded(caplog):
     imports = [helper.make_opsetid("", 20)]
     proto.functions.append(helper.make_function("mine", "F", ["a"], ["b"], body, imports))
     proto.opset_import.append(helper.make_opsetid("mine", 1))
-    made = rewritten(proto, BF16)
-    assert made.opset_import[0].version == 20
-    assert constants(made)["w"] == BFLOAT
-    assert constants(made)["k"] == TensorProto.FLOAT
+    narrowed = rewritten(proto, BF16)
+    assert narrowed.opset_import[0].version == 20
+    assert constants(narrowed)["w"] == BFLOAT
+    assert constants(narrowed)["k"] == TensorProto.FLOAT
     assert "operators that have bfloat16 from 22 on stay wide" in caplog.text
     text = summary_of(proto, BF16)
     assert "stay 5 (operator set 20 has no bfloat16" in text
@@ -134,9 +134,9 @@ def test_ranges_and_tolerance_hold_for_the_upgraded_model():
         target="reference",
         calibration=samples,
     )
-    made = ir.to_proto(bundle.methods["main"])
-    onnx.checker.check_model(made, full_check=True)
-    assert made.opset_import[0].version == 22
+    narrowed = ir.to_proto(bundle.methods["main"])
+    onnx.checker.check_model(narrowed, full_check=True)
+    assert narrowed.opset_import[0].version == 22
     found = {item["node"]: item for item in bundle.reports[0].methods["main"].decisions}
     assert found["n0"]["measured"] > 0
 

@@ -1,4 +1,4 @@
-"""Constants that float16 makes zero or infinity of, on many ways to what depends on them."""
+"""Constants that float16 rounds to zero or infinity, on many ways to what depends on them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROUTES = {
     "double": "c = Cast<to=1>(td)",
     "small": "c = Mul(sm, sm)",
 }
-"""What makes `c` of the constants `t`; in some, of others: `tm`, `td`, `sm`."""
+"""Nodes that compute `c` from the constants `t`; in some, from others: `tm`, `td`, `sm`."""
 
 TINY = {
     "sign": "e = Sign(c)",
@@ -72,7 +72,7 @@ TINY = {
         "Identity(o) }, else_branch = rr () => (float[8] ss) { ss = Neg(o) }>"
     ),
 }
-"""What makes `e` of `c`, and depends on whether it is zero."""
+"""Nodes that compute `e` from `c`, and depend on whether it is zero."""
 
 LARGE = {
     "sign": "e = Sign(c)",
@@ -95,7 +95,7 @@ LARGE = {
     "exp": "e0 = Abs(c) e1 = Neg(e0) e = Exp(e1)",
     "hs": "e0 = HardSigmoid(c) e = Mul(e0, o)",
 }
-"""What makes `e`, of ordinary size, of `c`."""
+"""Nodes that compute `e`, of ordinary size, from `c`."""
 
 COMMON = {
     "n": np.array([8]),
@@ -126,7 +126,7 @@ def constants(number, factor, scale):
 
 
 def disagree(route, end, given):
-    """Give why the rewritten model is wrong; empty if it is right."""
+    """Return why the rewritten model is wrong; empty if it is right."""
     numbers = ",".join(str(number) for number in given["td"])
     way = ROUTES[route] % numbers if "%s" in ROUTES[route] else ROUTES[route]
     body = f"h = MatMul(x, w) {way} {end} f = Mul(h, e) y0 = MatMul(f, v) y = Identity(y0)"
@@ -139,11 +139,11 @@ def disagree(route, end, given):
     }
     case = Case(body, 0, constants={key: given[key] for key in read}, text="fp16")
     model = case.model()
-    made = ir.to_proto(case.build(model).methods["main"])
-    onnx.checker.check_model(made, full_check=True)
-    assert sum(node.op_type == "MatMul" for node in nodes_of(made.graph)) == 2
+    narrowed = ir.to_proto(case.build(model).methods["main"])
+    onnx.checker.check_model(narrowed, full_check=True)
+    assert sum(node.op_type == "MatMul" for node in nodes_of(narrowed.graph)) == 2
     with np.errstate(all="ignore"):
-        right, got = (ReferenceEvaluator(each).run(None, {"x": X}) for each in (model, made))
+        right, got = (ReferenceEvaluator(each).run(None, {"x": X}) for each in (model, narrowed))
     try:
         compare(got, right, 2e-2)
     except AssertionError as error:

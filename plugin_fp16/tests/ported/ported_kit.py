@@ -28,7 +28,7 @@ LONG = 300
 
 
 def node(kind, inputs, outputs, **attributes):
-    """Make a node that is named as its first output."""
+    """Build a node that is named as its first output."""
     names = outputs.split()
     return helper.make_node(kind, inputs.split(), names, name=names[0], **attributes)
 
@@ -46,7 +46,7 @@ def number(value):
 
 
 def types_of(proto):
-    """Give the types of all values of a model, those of subgraphs too."""
+    """Return the types of all values of a model, those of subgraphs too."""
     found = {}
 
     def visit(graph):
@@ -62,13 +62,13 @@ def types_of(proto):
     return found
 
 
-def lowered(proto, made, dtype):
-    """Give the nodes with an input or output that was float32 and is not any more.
+def lowered(proto, narrowed, dtype):
+    """Return the nodes with an input or output that was float32 and is not any more.
 
-    It looks at the types that onnx infers, and not at what the pass tells of itself.
+    It looks at the types that onnx infers, and not at the pass's own report.
     """
-    before, after = types_of(proto), types_of(made)
-    nodes = {each.name: each for each in nodes_of(made.graph)}
+    before, after = types_of(proto), types_of(narrowed)
+    nodes = {each.name: each for each in nodes_of(narrowed.graph)}
     names = set()
     for old in nodes_of(proto.graph):
         new = nodes[old.name]
@@ -93,41 +93,41 @@ def painted(proto, feeds, casts, narrow, stored="", text="fp16", tolerance=5e-3,
     """
     dtype = BFLOAT if "bfloat16" in text else HALF
     if evaluate and dtype == HALF:
-        made = check(proto, feeds, text, tolerance)
+        narrowed = check(proto, feeds, text, tolerance)
     else:
-        made = rewritten(proto, text)
+        narrowed = rewritten(proto, text)
     if evaluate and dtype == BFLOAT:  # which no runtime has on every processor
         right = ReferenceEvaluator(proto).run(None, dict(feeds))
-        compare(ReferenceEvaluator(made).run(None, dict(feeds)), right, tolerance)
-    assert count(made) - count(proto) == casts
-    assert lowered(proto, made, dtype) == set(narrow.split())
+        compare(ReferenceEvaluator(narrowed).run(None, dict(feeds)), right, tolerance)
+    assert count(narrowed) - count(proto) == casts
+    assert lowered(proto, narrowed, dtype) == set(narrow.split())
     kinds = dict.fromkeys(stored.split(), dtype)
-    assert constants(made) == constants(proto) | kinds
-    told = {name for name, v in verdicts(run(proto, text)).items() if "narrow" in v["decision"]}
-    assert told == set(narrow.split()), "the report tells something else"
+    assert constants(narrowed) == constants(proto) | kinds
+    reported = {n for n, v in verdicts(run(proto, text)).items() if "narrow" in v["decision"]}
+    assert reported == set(narrow.split()), "the report differs"
     for name in ("input", "output"):
-        assert list(getattr(made.graph, name)) == list(getattr(proto.graph, name))
-    return made
+        assert list(getattr(narrowed.graph, name)) == list(getattr(proto.graph, name))
+    return narrowed
 
 
 def unchanged(proto, text="fp16"):
     """Rewrite a model in which nothing is to be changed."""
-    made = rewritten(proto, text)
-    assert list(made.graph.node) == list(proto.graph.node)
-    assert list(made.graph.initializer) == list(proto.graph.initializer)
+    narrowed = rewritten(proto, text)
+    assert list(narrowed.graph.node) == list(proto.graph.node)
+    assert list(narrowed.graph.initializer) == list(proto.graph.initializer)
 
 
-def targets(made):
-    """Give the types that casts make, by what they read."""
-    return {n.input[0]: n.attribute[0].i for n in nodes_of(made.graph) if n.op_type == "Cast"}
+def targets(narrowed):
+    """Return the target types of casts, by their inputs."""
+    return {n.input[0]: n.attribute[0].i for n in nodes_of(narrowed.graph) if n.op_type == "Cast"}
 
 
 def names_of(proto):
     return " ".join(each.name for each in proto.graph.node)
 
 
-def products_around(middle, shape, weights=None):
-    """Put nodes that read h and make m between two products of square matrices."""
+def matmuls_around(middle, shape, weights=None):
+    """Put nodes that read h and compute m between two matmuls of square matrices."""
     nodes = [node("MatMul", "x w", "h"), *middle, node("MatMul", "m w", "y")]
     width = shape[-1]
     constants = {"w": np.eye(width, dtype="f4"), **(weights or {})}

@@ -1,7 +1,7 @@
 """The tests of TVM's pass for Relax, in meaning.
 
 Each test here stands for one of theirs, on an ONNX model of our own. What differs on purpose is
-told in the docstring, and in the page `mixed-precision-cases` of the documentation.
+described in the docstring, and in the page `mixed-precision-cases` of the documentation.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ IMAGE, KERNEL = [2, 3, 8, 8], [4, 3, 3, 3]
 
 
 def images(nodes, output, *, opset=20, **shapes):
-    """Make a model of convolutions whose weights are fed, and what to feed it."""
+    """Build a model of convolutions whose weights are fed, and what to feed it."""
     shapes = {"x": IMAGE, "w": KERNEL, **shapes}
     feeds = {name: uniform(-1, 1, *shape) for name, shape in shapes.items()}
     return model(nodes, shapes, {"y": output}, opset=opset), feeds
 
 
 def test_relax_conv2d():
-    """As theirs with `out_dtype` float16: in ONNX what a Conv reads and makes has one type."""
+    """As theirs with `out_dtype` float16: in ONNX, inputs and output of a Conv have one type."""
     painted(*images([conv("x w", "y", [0] * 4)], [2, 4, 6, 6]), 3, "y")
 
 
@@ -47,8 +47,8 @@ def test_relax_conv2d_relu():
 def test_relax_relu_conv2d_relu():
     """As many casts as theirs; the first Relu is narrow, since that costs the same."""
     nodes = [node("Relu", "x", "r"), conv("r w", "h"), node("Relu", "h", "y")]
-    made = painted(*images(nodes, [2, 4, 8, 8]), 3, "r h y")
-    assert targets(made) == {"x": HALF, "w": HALF, "y.float": FLOAT}
+    narrowed = painted(*images(nodes, [2, 4, 8, 8]), 3, "r h y")
+    assert targets(narrowed) == {"x": HALF, "w": HALF, "y.float": FLOAT}
 
 
 def test_relax_conv2d_relu_conv2d():
@@ -66,8 +66,8 @@ def test_relax_gemm_add_silu():
     ]
     shapes = {"x": [2, 32], "w": [32, 64], "b": [2, 64]}
     feeds = {name: floats(*shape) for name, shape in shapes.items()}
-    made = painted(model(nodes, shapes, {"y": [2, 64]}), feeds, 3, "h")
-    assert targets(made) == {"x": HALF, "w": HALF, "h": FLOAT}
+    narrowed = painted(model(nodes, shapes, {"y": [2, 64]}), feeds, 3, "h")
+    assert targets(narrowed) == {"x": HALF, "w": HALF, "h": FLOAT}
     weights = {name: feeds.pop(name) for name in "wb"}
     proto = model(nodes, {"x": [2, 32]}, {"y": [2, 64]}, weights)
     painted(proto, feeds, 2, "h a s y", "w b")
@@ -84,9 +84,9 @@ def test_relax_tuple():
         conv("h v", "y"),
     ]
     proto, feeds = images(nodes, [2, 4, 8, 8], v=[4, 4, 3, 3])
-    made = painted(proto, feeds, 7, "a b y", tolerance=1e-2)
+    narrowed = painted(proto, feeds, 7, "a b y", tolerance=1e-2)
     wide, half = {"a": FLOAT, "b": FLOAT, "y.float": FLOAT}, {"x": HALF, "w": HALF, "v": HALF}
-    assert targets(made) == wide | half | {"h": HALF}
+    assert targets(narrowed) == wide | half | {"h": HALF}
 
 
 def test_relax_concat_matmul():
@@ -96,8 +96,8 @@ def test_relax_concat_matmul():
     feeds = {name: floats(*shape) for name, shape in shapes.items()}
     proto = model(nodes, shapes, {"y": [2, 64]})
     for text in ("fp16", COUNT):
-        made = painted(proto, feeds, 3, "y", text=text)  # as theirs
-        assert targets(made) == {"x": HALF, "w": HALF, "y.float": FLOAT}
+        narrowed = painted(proto, feeds, 3, "y", text=text)  # as theirs
+        assert targets(narrowed) == {"x": HALF, "w": HALF, "y.float": FLOAT}
 
 
 def test_relax_conv2d_softmax():
@@ -124,9 +124,9 @@ def test_relax_conv2d_bias_conv2d():
         node("Add", "i offset", "y"),
     ]
     proto = model(nodes, {"x": [1, 4, 8, 8]}, {"y": [1, 6, 8, 8]}, weights)
-    made = check(proto, {"x": floats(1, 4, 8, 8)}, tolerance=1e-2)
-    assert [to for _, to in sorted(targets(made).items())] == [HALF, FLOAT]  # at the ends
-    assert constants(made) == constants(proto)
+    narrowed = check(proto, {"x": floats(1, 4, 8, 8)}, tolerance=1e-2)
+    assert [to for _, to in sorted(targets(narrowed).items())] == [HALF, FLOAT]  # at the ends
+    assert constants(narrowed) == constants(proto)
 
 
 def test_relax_tuple_get():
@@ -138,8 +138,8 @@ def test_relax_tuple_get():
         node("Add", "s t", "y"),
     ]
     proto, feeds = images(nodes, [2, 2, 7, 7], b=[4, 1, 1])
-    made = painted(proto, feeds, 3, "h", text=COUNT)
-    assert targets(made) == {"x": HALF, "w": HALF, "h": FLOAT}
+    narrowed = painted(proto, feeds, 3, "h", text=COUNT)
+    assert targets(narrowed) == {"x": HALF, "w": HALF, "h": FLOAT}
     painted(proto, feeds, 4, "h a s y")
 
 
@@ -175,19 +175,22 @@ def test_relax_convert_sig():
     ]
     shapes = {"x": IMAGE, "w": KERNEL, "b": [4]}
     proto = model(nodes, shapes, {"y": [2, 4, 6, 6]}, {"shape": np.array([1, 4, 1, 1])})
-    made = rewritten(proto, "fp16{keep-io=[x,y]}")
-    assert count(made) == 2
-    assert lowered(proto, made, HALF) == {"h", "bias", "y"}
-    found = {v.name: v.type.tensor_type.elem_type for v in (*made.graph.input, *made.graph.output)}
+    narrowed = rewritten(proto, "fp16{keep-io=[x,y]}")
+    assert count(narrowed) == 2
+    assert lowered(proto, narrowed, HALF) == {"h", "bias", "y"}
+    found = {
+        v.name: v.type.tensor_type.elem_type
+        for v in (*narrowed.graph.input, *narrowed.graph.output)
+    }
     assert found == {"x": FLOAT, "w": HALF, "b": HALF, "y": FLOAT}
     feeds = {name: uniform(-1, 1, *shape) for name, shape in shapes.items()}
     halves = {name: feeds[name].astype(np.float16) for name in "wb"}
-    got = ReferenceEvaluator(made).run(None, feeds | halves)
+    got = ReferenceEvaluator(narrowed).run(None, feeds | halves)
     compare(got, ReferenceEvaluator(proto).run(None, feeds), 5e-3)
 
 
 def functions(proto, kind="Twice"):
-    """Give a model a function of its own."""
+    """Return a model a function of its own."""
     proto.functions.append(
         helper.make_function(
             "mine",
@@ -203,7 +206,7 @@ def functions(proto, kind="Twice"):
 
 
 def test_relax_call_tir_with_float16_args():
-    """Functions of the model's own that read and make float16 are left as they are."""
+    """Functions of the model's own with float16 inputs and outputs are left as they are."""
     nodes = [node("Twice", "x", "h", domain="mine"), node("Twice", "h", "y", domain="mine")]
     types = dict.fromkeys("xy", HALF)
     proto = functions(model(nodes, {"x": [64]}, {"y": [64]}, types=types))
@@ -224,7 +227,7 @@ def test_relax_dynamic_strided_slice():
 
 
 def test_relax_unknown_dtype_is_not_rewritten():
-    """Nobody knows the type of what a foreign operator makes: what reads it is not changed."""
+    """The output type of a foreign operator is unknown: its users are not changed."""
     nodes = [
         node("Thing", "x", "t", domain="foreign"),
         node("Relu", "t", "r"),

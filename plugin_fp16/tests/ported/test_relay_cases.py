@@ -1,7 +1,7 @@
 """The tests of TVM's pass for Relay, in meaning.
 
 Each test here stands for one of theirs, on an ONNX model of our own. What differs on purpose is
-told in the docstring, and in the page `mixed-precision-cases` of the documentation.
+described in the docstring, and in the page `mixed-precision-cases` of the documentation.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ported_kit import (
     INT64,
     LONG,
     conv,
+    matmuls_around,
     names_of,
     node,
     number,
     painted,
-    products_around,
     targets,
     unchanged,
     uniform,
@@ -31,7 +31,7 @@ from narrowpass.errors import NarrowpassError
 
 
 def cells(steps=5, units=4):
-    """Make an LSTM of small operators, unrolled, that reads an input in each step."""
+    """Build an LSTM of small operators, unrolled, that reads an input in each step."""
     nodes, last, state = [], "h", "c"
     for t in range(steps):
         nodes += [
@@ -95,8 +95,8 @@ def single_conv(fed, opset=20):
 
 def test_relay_convert_single_conv():
     """As theirs where weights are fed; constants are stored narrow, without casts."""
-    made = painted(*single_conv(fed=True), 3, "y")
-    assert targets(made) == {"x": HALF, "w": HALF, "y.float": FLOAT}
+    narrowed = painted(*single_conv(fed=True), 3, "y")
+    assert targets(narrowed) == {"x": HALF, "w": HALF, "y.float": FLOAT}
     painted(*single_conv(fed=False), 2, "y", "w")
 
 
@@ -105,12 +105,12 @@ def test_relay_convert_single_conv_fp64():
     upgraded = rewritten(single_conv(fed=True)[0], BF16)
     assert upgraded.opset_import[0].version == 22
     assert targets(upgraded) == {"x": BFLOAT, "w": BFLOAT, "y.float": FLOAT}
-    made = painted(*single_conv(fed=True, opset=22), 3, "y", "", BF16, tolerance=3e-2)
-    assert targets(made) == {"x": BFLOAT, "w": BFLOAT, "y.float": FLOAT}
+    narrowed = painted(*single_conv(fed=True, opset=22), 3, "y", "", BF16, tolerance=3e-2)
+    assert targets(narrowed) == {"x": BFLOAT, "w": BFLOAT, "y.float": FLOAT}
 
 
 def test_relay_convert_conv_bn():
-    """Theirs makes the normalization narrow; for us it is red, and narrow where that is asked for.
+    """Theirs converts the normalization; for us it is red, and narrow where that is asked for.
 
     Before it comes to this, `fold` takes it into the convolution's weights.
     """
@@ -125,16 +125,16 @@ def test_relay_convert_conv_bn():
 
 
 def test_relay_do_not_convert_softmax():
-    """Alone it stays; among products it stays if it is long, and a short one follows these."""
+    """Alone it stays; among matmuls it stays if it is long, and a short one follows these."""
     alone = model([node("Softmax", "x", "y")], {"x": [1, 2, 3]}, {"y": [1, 2, 3]})
     unchanged(alone)
     for width, casts, narrow in ((LONG, 4, "h y"), (8, 2, "h m y")):
-        proto = products_around([node("Softmax", "h", "m")], [2, width])
+        proto = matmuls_around([node("Softmax", "h", "m")], [2, width])
         painted(proto, {"x": floats(2, width)}, casts, narrow, "w")
 
 
 def test_relay_do_not_convert_arange():
-    """What counts stays wide, alone and where a product is added to it."""
+    """What counts stays wide, alone and where a matmul is added to it."""
     alone = model(
         [node("Range", "start limit delta", "y")],
         {},
@@ -152,7 +152,7 @@ def test_relay_do_not_convert_arange():
     painted(proto, {"x": floats(3, 16), "limit": number(16)}, 2, "h", "w")
 
 
-SUMS = {
+REDUCTIONS = {
     "ReduceSum": {"keepdims": 1},
     "ReduceMean": {"keepdims": 1},
     "GlobalAveragePool": {},
@@ -160,17 +160,17 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("kind", SUMS)
+@pytest.mark.parametrize("kind", REDUCTIONS)
 def test_relay_do_not_convert_summation(kind):
-    """Theirs keeps all sums wide; we those of more than 256 elements."""
+    """Theirs keeps all reductions wide; we those of more than 256 elements."""
     for side, follows in ((20, False), (8, True)):
-        attributes = dict(SUMS[kind])
+        attributes = dict(REDUCTIONS[kind])
         if kind == "AveragePool":
             attributes["kernel_shape"] = [side, side]
         axes = "axes" if kind.startswith("Reduce") else ""
         weights = {"axes": np.array([2, 3])} if axes else {}
-        sums = [node(kind, f"x {axes}", "y", **attributes)]
-        unchanged(model(sums, {"x": [1, 3, side, side]}, {"y": [1, 3, 1, 1]}, weights))
+        reductions = [node(kind, f"x {axes}", "y", **attributes)]
+        unchanged(model(reductions, {"x": [1, 3, side, side]}, {"y": [1, 3, 1, 1]}, weights))
         nodes = [conv("x w", "h"), node(kind, f"h {axes}", "y", **attributes)]
         weights["w"] = floats(3, 3, 3, 3)
         proto = model(nodes, {"x": [1, 3, side, side]}, {"y": [1, 3, 1, 1]}, weights)
@@ -188,14 +188,14 @@ def test_relay_green_gray_propagates_simple():
 
 
 def test_relay_green_red_not_use_extraneous_cast():
-    """No cast reads what a cast made: the red node gets one, right behind the green one."""
+    """No cast reads the output of a cast: the red node gets one, right after the green one."""
     nodes = [conv("x w", "h"), node("Softmax", "h", "y", axis=-1)]
     shapes = {"x": [1, 3, 2, LONG], "w": [2, 3, 3, 3]}
     proto = model(nodes, shapes, {"y": [1, 2, 2, LONG]})
     feeds = {name: uniform(-1, 1, *shape) for name, shape in shapes.items()}
-    made = painted(proto, feeds, 3, "h")
-    assert targets(made) == {"x": HALF, "w": HALF, "h": FLOAT}
-    assert [n.input[0] for n in made.graph.node if n.op_type == "Softmax"] == ["h.float"]
+    narrowed = painted(proto, feeds, 3, "h")
+    assert targets(narrowed) == {"x": HALF, "w": HALF, "h": FLOAT}
+    assert [n.input[0] for n in narrowed.graph.node if n.op_type == "Softmax"] == ["h.float"]
 
 
 def test_relay_red_gray_propagates_simple():
@@ -237,12 +237,12 @@ def test_relay_let_statement_simple():
     feeds = {"x": uniform(-1, 1, 1, 20), "w": uniform(-0.3, 0.3, 20, 20)}
     for condition in (True, False):
         feeds["c"] = np.array(condition)
-        made = painted(proto, feeds, 3, "v1 y r1 v2 r2 same", tolerance=1e-2)
-        assert targets(made) == {"x": HALF, "w": HALF, "y.float": FLOAT}
+        narrowed = painted(proto, feeds, 3, "v1 y r1 v2 r2 same", tolerance=1e-2)
+        assert targets(narrowed) == {"x": HALF, "w": HALF, "y.float": FLOAT}
 
 
 def test_relay_where_simple():
-    """The condition is made of the input as it is: 1e-9 is true, in float16 it would be 0."""
+    """The condition follows from the input as it is: 1e-9 is true, in float16 it would be 0."""
     nodes = [
         node("MatMul", "x w", "a"),
         node("Neg", "a", "b"),
@@ -257,7 +257,7 @@ def test_relay_where_simple():
 
 
 def test_relay_batch_matmul_simple():
-    """As theirs; an ONNX MatMul does not say what its sums are kept in."""
+    """As theirs; an ONNX MatMul does not state the type of its accumulators."""
     proto = model(
         [node("MatMul", "x w", "y")], {"x": [1, 1, 20], "w": [1, 20, 20]}, {"y": [1, 1, 20]}
     )
@@ -281,7 +281,7 @@ BOUNDS = {"low": number(-128000), "high": number(128000)}
 
 
 def clipped(before=(), opset=20):
-    """Make a product, whatever follows it, and a Clip to what float16 does not hold."""
+    """Build a matmul, whatever follows it, and a Clip to what float16 does not hold."""
     if opset < 11:
         clip = node("Clip", "m" if before else "h", "y", min=-128000.0, max=128000.0)
         bounds = {}
@@ -307,13 +307,13 @@ def test_relay_clip_with_pre_op():
     """What comes before the Clip is narrow: the cast is between them."""
     feeds = {"x": uniform(-1, 1, 1, 10)}
     before = [node("Div", "h five", "m")]
-    made = painted(clipped(before), feeds, 2, "h m", "w five")
-    assert targets(made) == {"x": HALF, "m": FLOAT}
+    narrowed = painted(clipped(before), feeds, 2, "h m", "w five")
+    assert targets(narrowed) == {"x": HALF, "m": FLOAT}
     painted(clipped(before), feeds, 2, "h m y", "w low high five", BF16, tolerance=3e-2)
 
 
 def test_relay_loop():
-    """A loop over integers is left alone, also where a product elsewhere is lowered."""
+    """A loop over integers is left alone, also where a matmul elsewhere is lowered."""
     body = helper.make_graph(
         [
             node("Identity", "go", "again"),
@@ -343,6 +343,6 @@ def test_relay_loop():
         types=types,
     )
     feeds = {"start": np.array([0]), "x": floats(3, 16)}
-    made = painted(proto, feeds, 2, "y", "w")
-    (same,) = [each for each in made.graph.node if each.op_type == "Loop"]
+    narrowed = painted(proto, feeds, 2, "y", "w")
+    (same,) = [each for each in narrowed.graph.node if each.op_type == "Loop"]
     assert same == loop

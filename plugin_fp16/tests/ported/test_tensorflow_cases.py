@@ -1,7 +1,7 @@
 """The tests of TensorFlow's pass, in meaning, but for those of lists.
 
 Each test here stands for one of theirs, on an ONNX model of our own. What differs on purpose is
-told in the docstring, and in the page `mixed-precision-cases` of the documentation.
+described in the docstring, and in the page `mixed-precision-cases` of the documentation.
 
 Theirs read constants, which they cast; ours read inputs, so that the numbers can be compared. The
 names of nodes say how theirs are coloured: allow (green), deny (red), infer and clr (gray).
@@ -19,10 +19,10 @@ from ported_kit import (
     BOOL,
     INT64,
     conv,
+    matmuls_around,
     node,
     number,
     painted,
-    products_around,
     targets,
     unchanged,
     uniform,
@@ -78,8 +78,8 @@ SIMPLE = "clr1 infer1 clr2 allow1 clr3"
 
 def test_tensorflow_simple():
     """2 nodes added, as in theirs; gray ones between red and green are narrow, at the same cost."""
-    made = painted(*simple(), 2, SIMPLE, text="fp16{red=[deny2]}", tolerance=1e-2)
-    assert targets(made) == {"deny1": HALF, "clr3": FLOAT}
+    narrowed = painted(*simple(), 2, SIMPLE, text="fp16{red=[deny2]}", tolerance=1e-2)
+    assert targets(narrowed) == {"deny1": HALF, "clr3": FLOAT}
 
 
 def test_tensorflow_no_infer_op():
@@ -98,13 +98,13 @@ def test_tensorflow_no_infer_op():
     ]
     proto = model(nodes, {"x": [8, 8]}, {"y": [8, 8]})
     narrow = "clr2 allow1 clr3 clr4 allow2"
-    made = painted(proto, {"x": floats(8, 8)}, 4, narrow, text="fp16{red=[op:Sqrt,op:Log]}")
-    assert targets(made) == {"infer1": HALF, "clr3": FLOAT, "infer2": HALF, "allow2": FLOAT}
+    narrowed = painted(proto, {"x": floats(8, 8)}, 4, narrow, text="fp16{red=[op:Sqrt,op:Log]}")
+    assert targets(narrowed) == {"infer1": HALF, "clr3": FLOAT, "infer2": HALF, "allow2": FLOAT}
 
 
 @pytest.mark.parametrize("kind", ["Shape", "Equal"])
 def test_tensorflow_bidirectional_clear_chain(kind):
-    """2 nodes added, where theirs has 3: it makes both branches narrow as one node reads both.
+    """2 nodes added, where theirs has 3: both branches become narrow as one node reads both.
 
     Even where that node must read one type (Equal), the branch without a green node stays wide.
     """
@@ -145,8 +145,8 @@ def test_tensorflow_preserve_fetches():
     outputs = {name: [4, 4] for name in ("allow1", "clr2", "clr3", "clr4")}
     proto = model(nodes, {"x": [4, 4]}, outputs)
     feeds = {"x": floats(4, 4, scale=0.1)}
-    made = painted(proto, feeds, 4, "allow1 allow2 clr3", tolerance=2e-2)
-    assert targets(made) == {
+    narrowed = painted(proto, feeds, 4, "allow1 allow2 clr3", tolerance=2e-2)
+    assert targets(narrowed) == {
         "x": HALF,
         "allow1.float": FLOAT,
         "clr2": HALF,
@@ -215,7 +215,7 @@ def test_tensorflow_fused_batch_norm():
 
 
 def test_tensorflow_repeated_and_list_type_attrs():
-    """2 nodes added, as in theirs: what takes or makes any number of values has one type."""
+    """2 nodes added, as in theirs: variadic inputs or outputs have one type."""
     nodes = [
         node("MatMul", "x x", "allow1"),
         node("Split", "allow1", "clr1 b c", axis=0, num_outputs=3),
@@ -227,11 +227,11 @@ def test_tensorflow_repeated_and_list_type_attrs():
 
 
 def test_tensorflow_existing_cast():
-    """1 node added, as in theirs: the cast of bools makes float16 at once."""
+    """1 node added, as in theirs: the cast of bools has float16 as its target at once."""
     nodes = [node("Cast", "x", "cst1", to=FLOAT), node("MatMul", "cst1 cst1", "y")]
     proto = model(nodes, {"x": [8, 8]}, {"y": [8, 8]}, types={"x": BOOL})
-    made = painted(proto, {"x": floats(8, 8) > 0}, 1, "cst1 y")
-    assert targets(made) == {"x": HALF, "y.float": FLOAT}
+    narrowed = painted(proto, {"x": floats(8, 8) > 0}, 1, "cst1 y")
+    assert targets(narrowed) == {"x": HALF, "y.float": FLOAT}
 
 
 def test_tensorflow_recurrent_edge_color_mismatch():
@@ -256,8 +256,8 @@ def test_tensorflow_recurrent_edge_color_mismatch():
     nodes = [node("Exp", "x", "deny1"), node("Loop", "n true deny1", "y", body=body)]
     weights = {"n": np.array(3), "true": np.array(True), "w": uniform(0, 0.5, 8, 8)}
     proto = model(nodes, {"x": [4, 8]}, {"y": [4, 8]}, weights)
-    made = painted(proto, {"x": floats(4, 8)}, 2, "y infer1 allow1", "w")
-    assert sum(each.op_type == "Cast" for each in made.graph.node) == 2
+    narrowed = painted(proto, {"x": floats(4, 8)}, 2, "y infer1 allow1", "w")
+    assert sum(each.op_type == "Cast" for each in narrowed.graph.node) == 2
 
 
 def test_tensorflow_batch_mat_mul():
@@ -287,9 +287,9 @@ UNARY = {
 
 @pytest.mark.parametrize("case", UNARY)
 def test_tensorflow_unary(case):
-    """Between two products, what is gray is narrow: 2 nodes added. What is red for us costs 4."""
+    """Between two matmuls, what is gray is narrow: 2 nodes added. What is red for us costs 4."""
     middle, weights, limits, narrow = UNARY[case]
-    proto = products_around(middle, [32, 32], weights)
+    proto = matmuls_around(middle, [32, 32], weights)
     casts = 2 if "m" in narrow.split() else 4
     stored = "w one" if weights and narrow else "w"
     feeds = {"x": uniform(*limits, 32, 32)}
@@ -298,8 +298,8 @@ def test_tensorflow_unary(case):
 
 def test_tensorflow_cpu_simple():
     """2 nodes added, where theirs has 9: it casts around each node by itself on a CPU."""
-    made = painted(*simple(), 2, SIMPLE, text="fp16{red=[deny2],cost=count}", tolerance=1e-2)
-    assert targets(made) == {"deny1": HALF, "clr3": FLOAT}
+    narrowed = painted(*simple(), 2, SIMPLE, text="fp16{red=[deny2],cost=count}", tolerance=1e-2)
+    assert targets(narrowed) == {"deny1": HALF, "clr3": FLOAT}
 
 
 def test_tensorflow_cpu_mixed_fanout():
@@ -311,8 +311,8 @@ def test_tensorflow_cpu_mixed_fanout():
         node("Add", "deny allow2", "y"),
     ]
     proto = model(nodes, {"x": [8, 8], "z": [8, 8]}, {"y": [8, 8]})
-    made = painted(proto, {"x": floats(8, 8), "z": floats(8, 8)}, 4, "allow1 allow2")
-    assert targets(made) == {"x": HALF, "z": HALF, "allow1": FLOAT, "allow2": FLOAT}
+    narrowed = painted(proto, {"x": floats(8, 8), "z": floats(8, 8)}, 4, "allow1 allow2")
+    assert targets(narrowed) == {"x": HALF, "z": HALF, "allow1": FLOAT, "allow2": FLOAT}
 
 
 def test_tensorflow_mkl_already_bf16():

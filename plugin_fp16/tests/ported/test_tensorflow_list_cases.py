@@ -1,7 +1,7 @@
 """The tests of TensorFlow's pass with lists of tensors, in meaning.
 
 Each test here stands for one of theirs, on an ONNX model of our own. What differs on purpose is
-told in the docstring, and in the page `mixed-precision-cases` of the documentation.
+described in the docstring, and in the page `mixed-precision-cases` of the documentation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def index(value):
 
 
 def lists(middle):
-    """Make two lists: one between products, and one with what is wide anyhow."""
+    """Build two lists: one between matmuls, and one with what is wide anyhow."""
     nodes = [
         index(0),
         index(1),
@@ -45,8 +45,8 @@ def set_and_get(kind="Tanh", operands="read1"):
 
 def test_tensorflow_tensor_list_set_get():
     """4 nodes added, where theirs has 2: sequences keep float32."""
-    made = painted(*set_and_get(), 4, "allow1 infer1 allow2")
-    assert targets(made) == {"x": HALF, "allow1": FLOAT, "read1": HALF, "allow2": FLOAT}
+    narrowed = painted(*set_and_get(), 4, "allow1 infer1 allow2")
+    assert targets(narrowed) == {"x": HALF, "allow1": FLOAT, "read1": HALF, "allow2": FLOAT}
 
 
 def test_tensorflow_tensor_list_push_pop():
@@ -126,8 +126,8 @@ def test_tensorflow_tensor_list_through_function():
     proto = model(nodes, {"x": [8, 8]}, {"y": [8, 8]})
     proto.functions.append(function)
     proto.opset_import.append(helper.make_opsetid("mine", 1))
-    made = painted(proto, {"x": floats(8, 8)}, 5, "allow1 infer1 y")
-    assert made.functions == proto.functions
+    narrowed = painted(proto, {"x": floats(8, 8)}, 5, "allow1 infer1 y")
+    assert narrowed.functions == proto.functions
 
 
 def test_tensorflow_mkl_tensor_list_set_get():

@@ -1,7 +1,7 @@
-"""Symmetric int8: models whose products compute with signed bytes.
+"""Symmetric int8 quantization of matmuls and convolutions, and repair of quantized models.
 
-This is the plugin's entry module. It imports neither onnx nor numpy; what does the work is imported
-when the hooks are called.
+This is the plugin's entry module. It imports neither onnx nor numpy; the modules with the
+passes are imported when the hooks are called.
 """
 
 from __future__ import annotations

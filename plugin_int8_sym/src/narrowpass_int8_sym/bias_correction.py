@@ -1,8 +1,9 @@
-"""Biases that make up for what rounding the weights adds to the mean of each channel.
+"""Bias correction: the mean error that rounding of weights adds is subtracted from the bias.
 
-A product with rounded weights ``Wq`` gives ``Wq x`` for ``W x``. Where the mean of ``x`` is not
-zero, as after a Relu, the mean of the difference is not zero either, and the same for each element
-of a channel of the result: taken off the bias, it is gone.
+After M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction",
+ICCV 2019. A matmul or convolution with rounded weights ``Wq`` returns ``Wq x`` for ``W x``. Where
+the mean of ``x`` is not zero, as after a Relu, the mean of ``(Wq - W) x`` is not zero either, and
+it is the same for each element of an output channel.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.channels.axes import Place
+from narrowpass_int8_sym.channels.axes import ChannelAxis
 from narrowpass_int8_sym.channels.observe import observe_channels
-from narrowpass_int8_sym.channels.operand import Operand, known
-from narrowpass_int8_sym.channels.rewrite import put, unique_name
+from narrowpass_int8_sym.channels.operand import ChannelConstant, constant_shape
+from narrowpass_int8_sym.channels.rewrite import replace_constant, unique_name
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import quantized
 
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 SAMPLES = 16
-"""So many samples are looked at, at most."""
+"""The largest number of samples that means are measured on."""
 
 LEAST_SHARE = 0.5
 """The share of the squared error that the mean must have in a channel of MatMul or Gemm.
 
-In transformers nine tenths of the error differ from row to row. The mean that a few hundred rows
-have is then taken off in vain, and measured results were not better for it. A convolution has
-thousands of elements in each sample, which know even a small mean.
+In transformers nine tenths of the error vary from row to row. The mean of a few hundred rows says
+little of other rows then, and subtracting it did not improve measured results. A convolution has
+thousands of elements in each sample, which estimate even a small mean well.
 """
 
 
@@ -48,7 +49,7 @@ def bias_shifts(
     least: float = 0.0,
     limit: int = SAMPLES,
 ) -> dict[str, Array]:
-    """Return each product a bias of its own, where it can have one, and tell what to take off it.
+    """Return the correction of each bias; weighted nodes without a bias get one where they can.
 
     Args:
         model: changed by `own_bias`.
@@ -60,13 +61,13 @@ def bias_shifts(
         limit: how many samples are looked at, at most.
 
     Returns:
-        What `take_off` subtracts, by the name of the bias.
+        What `subtract_from_bias` subtracts, by the name of the bias.
     """
     found = {number: own_bias(model, weighted) for number, weighted in weighted_nodes.items()}
     biases = {number: bias for number, bias in found.items() if isinstance(bias, ir.Value)}
-    # Nodes that made constants may be gone, and numbers be others.
-    places = {node: number for number, node in enumerate(model.graph.all_nodes())}
-    numbers = {number: places[weighted_nodes[number].node] for number in biases}
+    # Constant nodes may have been removed, which changes the indices of nodes.
+    indices = {node: index for index, node in enumerate(model.graph.all_nodes())}
+    numbers = {number: indices[weighted_nodes[number].node] for number in biases}
     chosen = {numbers[number]: weighted_nodes[number] for number in biases}
     shifts = mean_shifts(
         model,
@@ -96,10 +97,10 @@ def mean_shifts(
     limit: int = SAMPLES,
     least_share: float = 0.0,
 ) -> dict[int, Array]:
-    """Return how far rounded weights move the mean of each channel of products.
+    """Return how far rounded weights shift the mean of each output channel.
 
-    The model runs with a twin of each product, which has the rounding errors of the weights for
-    weights and reads the same; so the borders of convolutions and strides are counted as they are.
+    The model runs with a copy of each weighted node whose weight is the rounding error ``Wq - W``,
+    so that padding and strides of convolutions count as they do in the model.
 
     Args:
         model: in float32; not changed.
@@ -121,27 +122,27 @@ def mean_shifts(
     """
     clone = model.clone()
     nodes = list(clone.graph.all_nodes())
-    places: dict[int, Place] = {}
+    channel_axes: dict[int, ChannelAxis] = {}
     for number, weighted in weighted_nodes.items():
         node = nodes[number]
         if node.graph is not clone.graph:
             continue
         error = _rounding_error(weighted, weighted.axis if per_channel else None, least)
-        twin = _twin(clone, node, weighted.index, error)
-        rank = len(known(weighted.weight) or ())
+        twin = _insert_error_node(clone, node, weighted.index, error)
+        rank = len(constant_shape(weighted.weight) or ())
         convolution = node.op_type in ("Conv", "ConvTranspose")
-        places[number] = Place(twin.outputs[0], 1 - rank if convolution else -1)
-    found = observe_channels(clone, list(places.values()), samples, target, limit)
+        channel_axes[number] = ChannelAxis(twin.outputs[0], 1 - rank if convolution else -1)
+    found = observe_channels(clone, list(channel_axes.values()), samples, target, limit)
     shifts: dict[int, Array] = {}
-    for number, place in places.items():
-        seen = found[place.value.name or ""].all
+    for number, channel_axis in channel_axes.items():
+        seen = found[channel_axis.value.name or ""].all
         share = least_share if weighted_nodes[number].is_matrix else 0.0
         shifts[number] = np.where(seen.mean**2 >= share * seen.square, seen.mean, 0.0)
     return shifts
 
 
 def own_bias(model: ir.Model, weighted: WeightedNode) -> ir.Value | str:
-    """Give the bias of a product, as a constant with a number for each channel that it alone reads.
+    """Return the bias of a weighted node: a constant [channels] that no other node reads.
 
     Args:
         model: changed, but for its tensors: a Conv, ConvTranspose or Gemm without bias gets zeros,
@@ -160,23 +161,25 @@ def own_bias(model: ir.Model, weighted: WeightedNode) -> ir.Value | str:
     elif node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) == 0:
         return "its beta is 0"
     else:
-        operand = Operand(node, 2)
+        operand = ChannelConstant(node, 2)
         if len(node.inputs) < 3 or node.inputs[2] is None:
-            _add_bias(model, node, np.zeros(_results(weighted), np.float32))
+            _add_bias(model, node, np.zeros(_output_channels(weighted), np.float32))
     bias = constant_tensor(operand.value)
     if bias is None or operand.value.is_graph_input() or bias.dtype != ir.DataType.FLOAT:
         return "its bias is no float32 constant"
     if any(size != 1 for size in bias.shape.numpy()[:-1]):
         return "its bias is no number for each channel"
-    count, row = _results(weighted), np.asarray(bias.numpy())
+    count, row = _output_channels(weighted), np.asarray(bias.numpy())
     shared = len(operand.value.uses()) > 1 or operand.value.is_graph_output()
     if bias.size != count or shared or operand.value.producer() is not None:
-        put(model, operand, row if row.size == count else np.repeat(row.reshape(-1), count))
+        replace_constant(
+            model, operand, row if row.size == count else np.repeat(row.reshape(-1), count)
+        )
     return operand.value
 
 
-def take_off(weighted: WeightedNode, bias: ir.Value, shift: Array) -> None:
-    """Subtract a shift, [channels of the result], from what `own_bias` gave."""
+def subtract_from_bias(weighted: WeightedNode, bias: ir.Value, shift: Array) -> None:
+    """Subtract a shift, [channels of the result], from a bias of `own_bias`."""
     tensor = constant_tensor(bias)
     if tensor is None:
         raise ValueError(f"{bias.name!r} is no constant")
@@ -189,7 +192,7 @@ def take_off(weighted: WeightedNode, bias: ir.Value, shift: Array) -> None:
 
 
 def _rounding_error(weighted: WeightedNode, axis: int | None, least: float) -> Array:
-    """Return what rounding adds to the weight as a product reads it, float32."""
+    """Return ``Wq - W``, float32, in the layout in which the node reads its weight."""
     weight = constant_tensor(weighted.weight)
     if weight is None:
         raise ValueError(f"{weighted.weight.name!r} is no constant")
@@ -201,8 +204,8 @@ def _rounding_error(weighted: WeightedNode, axis: int | None, least: float) -> A
     return error if weighted.transpose is None else np.ascontiguousarray(error.T)
 
 
-def _twin(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
-    """Put a node behind another that computes the same with other weights, and without bias."""
+def _insert_error_node(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
+    """Insert a copy of a node after it, with another weight and without bias."""
     name = unique_name(model, f"{node.outputs[0].name}.error")
     weight = ir.Value(
         name=f"{name}.weight",
@@ -218,23 +221,23 @@ def _twin(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
     return twin
 
 
-def _addend(weighted: WeightedNode) -> Operand | str:
+def _addend(weighted: WeightedNode) -> ChannelConstant | str:
     """Return the constant that is added to the result of a MatMul, and to nothing else."""
     result = weighted.node.outputs[0]
     uses = result.uses()
     add = next(iter(uses)).node if len(uses) == 1 else None
     if add is None or add.op_type != "Add" or add.domain or result.is_graph_output():
         return "no addition of a bias alone reads it"
-    operand = Operand(add, 1 if add.inputs[0] is result else 0)
+    operand = ChannelConstant(add, 1 if add.inputs[0] is result else 0)
     bias = constant_tensor(add.inputs[operand.index])
-    if bias is None or bias.size != _results(weighted):
+    if bias is None or bias.size != _output_channels(weighted):
         return "what is added to it is no number for each channel"
     return operand
 
 
-def _results(weighted: WeightedNode) -> int:
-    """Return how many channels the result of a product has."""
-    dims = known(weighted.weight) or ()
+def _output_channels(weighted: WeightedNode) -> int:
+    """Return the number of output channels of a weighted node."""
+    dims = constant_shape(weighted.weight) or ()
     if weighted.node.op_type == "ConvTranspose":
         return int(dims[1] * weighted.node.attributes.get_int("group", 1))
     return int(dims[0 if weighted.axis is None else weighted.axis])

@@ -1,4 +1,4 @@
-"""The fewest nodes that must stay float for a tolerance to be met."""
+"""Searches the fewest nodes that must stay float for the outputs to meet a tolerance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from narrowpass.calibration.samples import Samples
 
 Rewrite = Callable[[ir.Model, Mapping[int, str], "Context"], object]
-"""Quantizes a model in place, with the nodes of these numbers kept float."""
+"""Quantizes a model in place, but for the nodes with these indices."""
 
 
-def nodes_to_hold(
+def nodes_to_keep_float(
     model: ir.Model,
     numbers: Sequence[int],
     rewrite: Rewrite,
@@ -29,42 +29,41 @@ def nodes_to_hold(
     tolerance: Tolerance,
     ctx: Context,
 ) -> dict[int, str]:
-    """Return the numbers of the nodes that must stay float for `tolerance` to be met, and why.
+    """Return the indices of the nodes that must stay float for `tolerance` to be met, and why.
 
     Args:
-        model: as it was; not changed.
-        numbers: of the nodes that can be quantized.
-        rewrite: quantizes it.
-        samples: what outputs are compared on.
-        tolerance: how far they may be apart.
-        ctx: its target judges.
+        model: the float model; not changed.
+        numbers: indices of the nodes that can be quantized.
+        rewrite: quantizes a clone of it.
+        samples: feeds on which outputs are compared.
+        tolerance: the largest difference of the outputs.
+        ctx: its target runs both models.
 
     Raises:
         PassError: it cannot be met.
     """
     original = model.clone()
-    # What the rewrite warns of, it says once, when it is not tried any more. A logger that nobody
-    # else has, because its level is its own.
+    # Warnings are for the final rewrite only. A logger of its own, because its level is changed.
     silent = logging.Logger("trial", logging.CRITICAL + 1)  # noqa: LOG001
-    # The evaluator does not quantize rows: the target has the last word.
+    # The evaluator has no dynamic per-token quantization: compare on the target.
     verification = Verification(
         original, samples, tolerance, judging_backends(ctx.target)[-1:], ctx.observer.log
     )
 
-    def rewritten(held: frozenset[int]) -> ir.Model:
+    def rewritten(kept_float: frozenset[int]) -> ir.Model:
         clone = original.clone()
         quiet = dataclasses.replace(ctx.observer, log=silent)
         trial = dataclasses.replace(ctx, counters=Counter(), decisions=[], observer=quiet)
-        rewrite(clone, dict.fromkeys(held, ""), trial)
+        rewrite(clone, dict.fromkeys(kept_float, ""), trial)
         return clone
 
     if not verification.problem(rewritten(frozenset())):
         return {}
     ratios: dict[int, float] = {}
     for number in numbers:
-        ctx.observer.progress("measuring the harm of nodes", len(ratios), len(numbers))
+        ctx.observer.progress("measuring the sensitivity of nodes", len(ratios), len(numbers))
         ctx.observer.log.info(
-            "int8-sym: harm of %d of %d nodes is known", len(ratios), len(numbers)
+            "int8-sym: sensitivity of %d of %d nodes is measured", len(ratios), len(numbers)
         )
         ratios[number] = verification.sensitivity(rewritten(frozenset(numbers) - {number}))
     worst = sorted(numbers, key=lambda number: (ratios[number], number))

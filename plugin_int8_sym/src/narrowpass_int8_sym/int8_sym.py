@@ -17,13 +17,13 @@ from narrowpass_analysis.metrics import Tolerance
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
 from narrowpass_int8_sym.calibration import CalibrationCache
-from narrowpass_int8_sym.float_fallback import nodes_to_hold
-from narrowpass_int8_sym.halves import has_halves, narrow, widen
+from narrowpass_int8_sym.float_fallback import nodes_to_keep_float
+from narrowpass_int8_sym.half_precision import downcast, has_half_precision, upcast
 from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.smoothing import smooth
-from narrowpass_int8_sym.static import Scheme, Static
+from narrowpass_int8_sym.static import Scheme, StaticQuantizer
 from narrowpass_int8_sym.static.noise import report_noise
-from narrowpass_int8_sym.weight_only import ROWS_STAY, Stored
+from narrowpass_int8_sym.weight_only import NOT_DYNAMIC, WeightQuantizer
 from narrowpass_int8_sym.weighted_nodes import WEIGHTED_OPERATORS
 
 if TYPE_CHECKING:
@@ -33,42 +33,43 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _FIRST_OPSET = {"per-tensor": 10, "per-channel": 13}
-"""The operator sets from which weights can be stored so."""
+"""The first operator set whose DequantizeLinear can store weights so."""
 
 
 @dataclass(frozen=True)
 class Int8Sym(Pass):
-    """Let a model compute with signed bytes; those of weights have the zero point 0.
+    """Quantize a model to int8, with symmetric weights.
 
-    The result is standard ONNX. In mode ``static``, activations have scales that are found on data,
-    and QuantizeLinear and DequantizeLinear stand around what computes with int8. Otherwise a
-    DequantizeLinear stands before each weight, and in mode ``dynamic`` MatMul and Gemm also have
-    the metadata ``narrowpass.activations``, which asks the backend to quantize their rows at run
-    time.
+    The result is standard ONNX. In mode ``static``, activations have scales from calibration data,
+    and QuantizeLinear and DequantizeLinear surround each int8 operator. Otherwise each weight is
+    int8 with a DequantizeLinear, and in mode ``dynamic`` MatMul and Gemm also have the metadata
+    ``narrowpass.activations``, which requests dynamic per-token quantization from the backend.
 
     Attributes:
-        mode: where activations are quantized: on data beforehand, at run time, or nowhere;
-            ``auto``: on data where there are samples, else at run time.
-        weights: one scale for each channel of the result, or one for the tensor.
+        mode: how activations are quantized: with scales from calibration data (``static``), per
+            token at run time (``dynamic``), or not (``weight-only``); ``auto``: static where there
+            are samples, else dynamic.
+        weights: one scale for each output channel, or one for the tensor.
         activations: of ``static``: whether their zero points fit the range, or are 0.
-        calibrator: of ``static``: what makes a range of the data. With ``l2``, what only MatMul and
-            Gemm read has the range with which their results err least, see `best_windows`.
-        samples: of ``static``: how many samples are taken, the first ones; none for all.
+        calibrator: of ``static``: computes the clipping range of a value. With ``l2``, values that
+            only MatMul and Gemm read get the range that minimizes the error of their results; see
+            `narrowpass_int8_sym.static.clipping`.
+        samples: of ``static``: the number of samples, the first ones; none for all.
         scale_policy: ``floor``: no scale is below 2⁻¹², as in PyTorch's presets for XNNPACK;
-            ``solve``: as small as the data asks for, and raised as far as a limit of the target
-            asks.
+            ``solve``: as small as the ranges allow, and increased only as far as a limit of the
+            target requires.
         red: nodes that stay float32: globs of names, ``op:TYPE``.
-        green: of ``static``: nodes that are quantized also where a rule would leave them, if
-            that is possible at all.
-        tolerance: how far outputs may be from those of the model as it was on the data, such as
-            ``cosine:0.995``; the fewest nodes that must be for that stay float32, those first that
-            harm the outputs most when they alone are quantized.
-        smooth: of ``static``: whether channels of what MatMul and Gemm read are brought to like
-            magnitudes first: by their producers, where these can take the factors, else by a
-            multiplication, where it lowers the noise enough; see the pass ``equalize``. What makes
-            such a value, and would be int8, stays float where that lowers it by half.
-        bias_correction: of ``static``: whether biases make up for what rounding the weights adds to
-            the mean of each channel.
+        green: of ``static``: nodes that are quantized even where a rule would keep them in float,
+            if that is possible at all.
+        tolerance: how far outputs may be from those of the float model on the data, such as
+            ``cosine:0.995``; the fewest nodes stay float32 that meet it, the most sensitive first,
+            measured with each node quantized alone.
+        smooth: of ``static``: whether channels of the operands of MatMul and Gemm are scaled to
+            similar magnitudes first (SmoothQuant): in the constants of their producers where
+            possible, else by a Mul, where that lowers the noise enough; see the pass ``equalize``.
+            A producer that would be int8 stays float where that halves the noise.
+        bias_correction: of ``static``: whether the mean error that rounding of weights adds to each
+            channel is subtracted from biases.
     """
 
     name: ClassVar[str] = "int8-sym"
@@ -96,11 +97,10 @@ class Int8Sym(Pass):
             raise UsageError(f"samples must be at least 1: {self.samples}")
 
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
-        """Quantize; weights are converted when they are written.
+        """Quantize the model; weights are converted when they are written.
 
-        Counters: ``nodes`` (that compute with int8, or with weights in bytes), ``left`` (that stay
-        float), ``int8`` (weights) or, of ``static``, ``values`` (activations that have become
-        int8) and ``tables`` (of embeddings, in bytes).
+        Counters: ``nodes`` (that are int8, or have int8 weights), ``left`` (that stay float),
+        ``int8`` (weights) or, of ``static``, ``values`` (int8 activations); ``embeddings`` (int8).
 
         Raises:
             PassError: the mode or the tolerance needs data and there is none; the operator set is
@@ -110,20 +110,20 @@ class Int8Sym(Pass):
         """
         if ctx.samples is None and (self.mode == "static" or self.tolerance is not None):
             what = "mode=static" if self.mode == "static" else "tolerance"
-            raise PassError(f"{what} needs data: give --calibration, or build(calibration=...)")
+            raise PassError(f"{what} needs data: pass --calibration, or build(calibration=...)")
         model, upgraded = _upgraded(model, _FIRST_OPSET[self.weights], ctx)
-        # What is not quantized must be as it was, so that only a clone is widened.
-        wide = model.clone() if has_halves(model) else model
-        upcast_model = wide is not model and widen(wide)
+        # The model itself must not change where nothing is quantized: only a clone is upcast.
+        wide = model.clone() if has_half_precision(model) else model
+        upcast_model = wide is not model and upcast(wide)
         if self.mode == "static" or (self.mode == "auto" and ctx.samples is not None):
             quantized = self._static(wide, ctx)
         else:
             quantized = wide if self._stored(wide, ctx) else None
-        told = self._report_convolutions(wide, ctx)
-        if quantized is None and not told:
+        reported = self._report_convolutions(wide, ctx)
+        if quantized is None and not reported:
             _report_nothing(ctx)
         elif quantized is not None and upcast_model:
-            narrow(quantized)
+            downcast(quantized)
         return PassResult(quantized or model, quantized is not None or upgraded)
 
     def _report_convolutions(self, model: ir.Model, ctx: Context) -> bool:
@@ -132,7 +132,7 @@ class Int8Sym(Pass):
             return False
         kinds = ("Conv", "ConvTranspose")
         nodes = [n for n in model.graph.all_nodes() if n.op_type in kinds and not n.domain]
-        left = [n for n in ctx.decisions if n.op_type in kinds and n.reason.startswith(ROWS_STAY)]
+        left = [n for n in ctx.decisions if n.op_type in kinds and n.reason.startswith(NOT_DYNAMIC)]
         if not left:
             return False
         way = "leave mode=dynamic out and " if self.mode == "dynamic" else ""
@@ -157,16 +157,16 @@ class Int8Sym(Pass):
             self.scale_policy == "floor",
         )
         cache = CalibrationCache()
-        static = Static(scheme, self.calibrator, self.samples, self.red, self.green, cache)
-        told: list[Decision] = []
+        static = StaticQuantizer(scheme, self.calibrator, self.samples, self.red, self.green, cache)
+        smoothing: list[Decision] = []
         if self.smooth:
             ctx.observer.progress("smoothing channels", 0, 0)
             limit = _fewer(self.samples, equalize.SAMPLES)
-            floats, narrow = static.floats(model, ctx), static.between(model, ctx)
+            floats, narrow = static.float_operands(model, ctx), static.int8_operands(model, ctx)
             smoothed = smooth(model, floats, narrow, samples, ctx.target, limit)
-            told = smoothed.decisions
-            static = dataclasses.replace(static, wide=smoothed.wide)
-        # First, so that NaN in the data is told of the value that has it.
+            smoothing = smoothed.decisions
+            static = dataclasses.replace(static, float_values=smoothed.float_values)
+        # First, so that an error about NaN in the data names the value that has it.
         calibrated = static.calibrate(model, samples, ctx)
         shifts = {}
         if self.bias_correction:
@@ -174,27 +174,27 @@ class Int8Sym(Pass):
             shifts = self._shifts(model, static, samples, ctx)
         calibrated = dataclasses.replace(calibrated, shifts=shifts)
 
-        def rewrite(model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
-            return static.rewrite(model, calibrated, held, ctx)
+        def rewrite(model: ir.Model, kept_float: Mapping[int, str], ctx: Context) -> bool:
+            return static.rewrite(model, calibrated, kept_float, ctx)
 
-        held: dict[int, str] = {}
+        kept_float: dict[int, str] = {}
         if self.tolerance is not None:
-            numbers = static.numbers(model, ctx)
-            held = nodes_to_hold(model, numbers, rewrite, samples, self.tolerance, ctx)
+            numbers = static.quantizable_nodes(model, ctx)
+            kept_float = nodes_to_keep_float(model, numbers, rewrite, samples, self.tolerance, ctx)
         before = model.clone()
-        if not rewrite(model, held, ctx):
+        if not rewrite(model, kept_float, ctx):
             return None
-        ctx.counters["smoothed"] += len(told)
+        ctx.counters["smoothed"] += len(smoothing)
         ctx.counters["biases"] += len(shifts)
-        ctx.decisions.extend(told)
+        ctx.decisions.extend(smoothing)
         ctx.observer.progress("measuring the noise of values", 0, 0)
         report_noise(before, model, samples, ctx)
         return model
 
     def _shifts(
-        self, model: ir.Model, static: Static, samples: Samples, ctx: Context
+        self, model: ir.Model, static: StaticQuantizer, samples: Samples, ctx: Context
     ) -> dict[str, Array]:
-        """Return what is to be taken off the biases of products, which get one where they can."""
+        """Return the bias corrections of weighted nodes, which get a bias where they can."""
         return bias_shifts(
             model,
             static.weighted_nodes(model, ctx),
@@ -208,17 +208,19 @@ class Int8Sym(Pass):
     def _stored(self, model: ir.Model, ctx: Context) -> bool:
         if self.mode == "auto":
             ctx.observer.log.info("int8-sym: mode=dynamic, because there are no samples")
-        stored = Stored(
+        stored = WeightQuantizer(
             self.mode != "weight-only",
             self.weights == "per-channel",
             self.scale_policy == "floor",
             self.red,
         )
-        held: dict[int, str] = {}
+        kept_float: dict[int, str] = {}
         if self.tolerance is not None:
-            numbers = stored.numbers(model, ctx)
-            held = nodes_to_hold(model, numbers, stored.rewrite, _given(ctx), self.tolerance, ctx)
-        return stored.rewrite(model, held, ctx)
+            numbers = stored.quantizable_nodes(model, ctx)
+            kept_float = nodes_to_keep_float(
+                model, numbers, stored.rewrite, _given(ctx), self.tolerance, ctx
+            )
+        return stored.rewrite(model, kept_float, ctx)
 
 
 def _fewer(given: int | None, most: int) -> int:
@@ -232,9 +234,9 @@ def _given(ctx: Context) -> Samples:
 
 
 def _report_nothing(ctx: Context) -> None:
-    """Warn that nothing has become int8, with why the first product has not.
+    """Warn that nothing has become int8, with the reason of the first weighted node.
 
-    Where all that could be int8 is so already, that is as it should be.
+    No warning where all that can be int8 is quantized already.
     """
     if any(item.decision == "kept" for item in ctx.decisions):
         ctx.observer.log.info("int8-sym: nothing is quantized that was not so before")
@@ -247,16 +249,16 @@ def _report_nothing(ctx: Context) -> None:
 
 
 def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool]:
-    """Return a model of an operator set that has what is needed, and whether it is another."""
+    """Return a model with an operator set of at least `least`, and whether it was upgraded."""
     before = model.opset_imports.get("", 1)
     if before >= least:
         return model, False
-    made, changed = upgrade(model, least)
-    if made is model:
+    newer, changed = upgrade(model, least)
+    if newer is model:
         return model, False
     ctx.observer.log.info("int8-sym: operator set %d becomes %d", before, least)
     reason = f"int8 weights of that kind came with operator set {least}; the model had {before}"
     ctx.decisions.extend(
         Decision(node.name or "", node.op_type, "upgraded", "rule", reason) for node in changed
     )
-    return made, True
+    return newer, True

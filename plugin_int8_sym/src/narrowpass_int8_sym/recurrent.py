@@ -1,4 +1,4 @@
-"""The two weights of LSTM, GRU and RNN, which are stored in bytes where nothing else is."""
+"""The weights W and R of LSTM, GRU and RNN, which can be stored as int8."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.weighted_nodes import FLOAT, WeightedNode
 
 RECURRENT = ("LSTM", "GRU", "RNN")
-"""The operators that multiply inputs with W and states with R, of [directions, gates, K] each."""
+"""Recurrent operators: W multiplies inputs, R states; both are [directions, gates, K]."""
 
 _WEIGHTS = ((1, "W"), (2, "R"))
 
 
 def weights_of(node: ir.Node) -> list[WeightedNode] | str | None:
-    """Return how the weights of a recurrent layer can be stored in bytes.
+    """Return how the weights of a recurrent layer can be stored as int8.
 
-    Scales differ along the rows of gates. Those of two directions are the same: DequantizeLinear
-    has scales along one axis.
+    There is a scale for each row of the gates. Both directions share them: DequantizeLinear has
+    scales along one axis only.
 
     Returns:
         W and R; None for other operators, and a reason for a layer whose weights cannot be.
@@ -31,7 +31,7 @@ def weights_of(node: ir.Node) -> list[WeightedNode] | str | None:
         if value is None or tensor is None:
             return f"its weight {name} is computed"
         if value.is_graph_input():
-            return f"its weight {value.name!r} may be fed; freeze-weights makes it a constant"
+            return f"its weight {value.name!r} may be fed; freeze-weights turns it into a constant"
         if tensor.dtype != FLOAT:
             return f"its weight {value.name!r} is {tensor.dtype.name.lower()}"
         dims = tuple(tensor.shape.numpy())

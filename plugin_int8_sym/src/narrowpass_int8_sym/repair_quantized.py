@@ -20,14 +20,14 @@ from narrowpass_int8_sym.repair import (
     checks,
     data_movement,
     dynamic,
-    forms,
     integers,
     operators,
+    qoperator,
     rewriting,
     weights,
 )
 from narrowpass_int8_sym.repair.editing import Editor
-from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node, of_conversion
+from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node, read_qdq
 from narrowpass_int8_sym.repair.report import Report
 
 if TYPE_CHECKING:
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RepairQuantized(Pass):
-    """Write a quantized model in the one form that backends take, and hold it to their limits.
+    """Rewrite a quantized model to Q/DQ with symmetric int8 weights, within limits of the target.
 
-    Operators that are quantized by themselves (QLinearConv, QGemm, MatMulInteger, ...) become float
-    ones between DequantizeLinear and QuantizeLinear; weights become signed bytes with the zero
-    point 0, activations signed bytes; operators that must have one quantization get it. All numbers
-    that integers stand for stay the same. Sums of products, which were 32-bit integers, are rounded
-    to float32: a result may differ by one step. What cannot be repaired without loss is left as it
-    is, and the report says which limit it breaks, by how much. Inputs and outputs keep their types.
+    QOperator nodes (QLinearConv, QGemm, MatMulInteger, ...) become float operators between
+    DequantizeLinear and QuantizeLinear; weights become int8 with the zero point 0, activations
+    int8; data movement operators get one quantization on both sides. Dequantized values stay the
+    same. Accumulators, which were int32, are rounded to float32: a result may differ by one step. A
+    node that cannot be repaired losslessly is not changed, and the report has the limit that it
+    breaks and the measured value. Inputs and outputs keep their types.
 
     Attributes:
-        dynamic: what becomes of MatMulInteger and the like, whose activations are quantized at run
-            time: ``rows`` for float operators that read bytes, where the target quantizes each row
-            by its own range; ``keep`` to leave them as they are, for a target that computes them.
-        clamp_weights: whether integers of weights beyond what the target takes, such as -128, are
-            clamped where nothing else can be done. The report says how far that moves each weight.
+        dynamic: what replaces MatMulInteger and the like, whose activations are quantized at run
+            time: ``rows`` for float operators with int8 weights and dynamic per-token quantization
+            by the target; ``keep`` to leave them unchanged, for a target that supports them.
+        clamp_weights: whether integers of weights out of the target's range, such as -128, are
+            clamped where no exact form exists. The report has the error that this adds.
     """
 
     name: ClassVar[str] = "repair-quantized"
@@ -60,8 +60,8 @@ class RepairQuantized(Pass):
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Repair the model.
 
-        Counters: ``repaired`` (nodes that were rewritten), ``int8`` (operators that keep all
-        limits), ``left`` (what stays float). One warning says why, for all of them.
+        Counters: ``repaired`` (nodes that were rewritten), ``int8`` (operators within all limits),
+        ``left`` (nodes that stay float). One warning has the reasons of all of them.
         """
         spec = QuantizationSpec() if ctx.target is None else ctx.target.quantization_spec()
         report = Report(ctx, Opsets(model))
@@ -73,25 +73,25 @@ class RepairQuantized(Pass):
             self.clamp_weights,
             self.dynamic == "rows",
         )
-        run.read_forms()
+        run.rewrite_qoperators()
         with inferred(model):
-            run.store_constants()
-            run.move_integers()
-            run.sign()
-            run.settle()
+            run.fold_constant_quantization()
+            run.rewrite_data_movement()
+            run.convert_to_int8()
+            run.unify_quantization()
             run.check()
         report.warn()
         return PassResult(model, run.editor.modified)
 
 
 def _feeds_integers(node: ir.Node) -> bool:
-    """Return whether a weight is multiplied with activations that are quantized."""
+    """Return whether a weight is an operand of an operator with quantized activations."""
     readers = [user for value in node.outputs for user, _ in value.uses()]
     return any(operators.operator_of(user) is not None for user in readers)
 
 
 def _is_quantized(node: ir.Node) -> bool:
-    """Return whether a node makes or reads integers that stand for numbers."""
+    """Return whether a node computes with quantized integers, or is a Q/DQ node."""
     name = node.op_type
     return name.startswith(("QLinear", "QGemm", "DynamicQuantize")) or name.endswith(
         ("QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger")
@@ -109,61 +109,67 @@ class _Run:
     clamp: bool
     dynamic: bool
 
-    def read_forms(self) -> None:
-        """Write what is quantized by itself with Q/DQ."""
+    def rewrite_qoperators(self) -> None:
+        """Rewrite QOperator nodes and dynamically quantized operators to Q/DQ."""
         version = self.model.opset_imports.get("", 1)
         rows = self.spec.per_token.operators
         for node in self._nodes():
             if rewriting.is_microsoft_conversion(node):
                 self._report(node, rewriting.rewrite_conversion(self.editor, node, version), "")
                 continue
-            weighted = dynamic.weighted_node_of(node, version) if self.dynamic else None
-            if isinstance(weighted, dynamic.WeightedNode):
-                made = dynamic.rewrite(self.editor, weighted, rows)
-                self.report.repaired(made, f"{node.op_type} with Q/DQ")
+            weighted = dynamic.match_dynamic(node, version) if self.dynamic else None
+            if isinstance(weighted, dynamic.DynamicOperator):
+                operator = dynamic.rewrite(self.editor, weighted, rows)
+                self.report.repaired(operator, f"{node.op_type} with Q/DQ")
                 continue
-            form = forms.form_of(node, version)
+            form = qoperator.read_qoperator(node, version)
             problem = weighted if isinstance(weighted, str) else form
-            if isinstance(form, forms.Form):
+            if isinstance(form, qoperator.QOperator):
                 problem = rewriting.obstacle(form, version)
                 if problem:
-                    self._measure(node, form)
+                    self._report_violations(node, form)
                 else:
-                    made = rewriting.rewrite(self.editor, node, form)
-                    self.report.repaired(made, f"{node.op_type} with Q/DQ")
+                    operator = rewriting.rewrite(self.editor, node, form)
+                    self.report.repaired(operator, f"{node.op_type} with Q/DQ")
             if isinstance(problem, str) and problem:
                 self.report.left(node, problem)
 
-    def store_constants(self) -> None:
-        """Keep the integers of constants that the model quantizes."""
+    def fold_constant_quantization(self) -> None:
+        """Fold QuantizeLinear and Transpose of constants."""
         for node in self._nodes("QuantizeLinear"):
             if constant_tensor(node.inputs[0]) is not None:
-                self._report(node, weights.store(self.editor, node), "its integers are kept")
+                self._report(
+                    node,
+                    weights.fold_quantize(self.editor, node),
+                    "its constant is stored as integers",
+                )
 
         for node in self._nodes("Transpose"):
-            if weights.transpose(self.editor, node):
-                self.report.repaired(node, "its weight is stored as it orders it")
+            if weights.fold_transpose(self.editor, node):
+                self.report.repaired(node, "its weight is stored transposed")
 
-    def move_integers(self) -> None:
-        """Let operators that move integers work on numbers."""
+    def rewrite_data_movement(self) -> None:
+        """Rewrite data movement of integers to data movement of floats between Q/DQ."""
         for node in self._nodes(*SELECTION, "Clip"):
             source = node.inputs[0] if node.inputs else None
             producer = None if source is None else source.producer()
-            how = activations.known(producer, "QuantizeLinear")
+            how = activations.qdq_quantization(producer, "QuantizeLinear")
             if how is None or how.axis is not None:
                 continue
             change: Callable[[Editor, ir.Node, Quantization], str]
-            change = integers.rewrite_clip if node.op_type == "Clip" else integers.rewrite_moving
-            self._report(node, change(self.editor, node, how), "it works on numbers")
+            change = (
+                integers.rewrite_clip if node.op_type == "Clip" else integers.rewrite_data_movement
+            )
+            self._report(node, change(self.editor, node, how), "it moves floats between Q/DQ")
 
-    def sign(self) -> None:
-        """Let bytes be signed: weights with the zero point 0, activations with any."""
+    def convert_to_int8(self) -> None:
+        """Convert uint8 to int8: weights with the zero point 0, activations with any."""
         for node in self._nodes("DequantizeLinear"):
-            how = of_conversion(node)
+            how = read_qdq(node)
             source = node.inputs[0]
             if isinstance(how, str):
                 if constant_tensor(source) is not None and not _feeds_integers(node):
-                    self.report.floating(node, how)  # weights alone: nobody meant to sum integers
+                    self.report.floating(node, how)  # weight-only: there is no integer arithmetic
                 elif source is None or not is_node(source.producer(), "DynamicQuantizeLinear"):
                     self.report.left(node, how)
             elif constant_tensor(source) is not None:
@@ -171,15 +177,15 @@ class _Run:
         if self.spec.activations.dtype != "int8":
             return
         for node in self._nodes("QuantizeLinear"):
-            found = of_conversion(node)
+            found = read_qdq(node)
             if isinstance(found, str):
                 self.report.left(node, found)
             elif constant_tensor(node.inputs[0]) is not None:
-                continue  # it is told already why its integers could not be kept
+                continue  # `fold_constant_quantization` has reported why it was not folded
             elif found.dtype == UINT8 and not self._is_fixed(node):
                 self._count(node, activations.sign_result(self.editor, node, found))
         for node in self._nodes("DequantizeLinear"):
-            own = activations.known(node, "DequantizeLinear")
+            own = activations.qdq_quantization(node, "DequantizeLinear")
             if own is None or own.dtype != UINT8 or constant_tensor(node.inputs[0]) is not None:
                 continue
             source = node.inputs[0]
@@ -187,17 +193,17 @@ class _Run:
             if not is_node(producer, "QuantizeLinear") or self._is_fixed(producer):
                 self._count(node, activations.sign_operand(self.editor, node, own))
 
-    def settle(self) -> None:
-        """Let biases and operators of one quantization have what they must have."""
+    def unify_quantization(self) -> None:
+        """Rescale biases, and unify the quantization of data movement operators."""
         for node in self._nodes():
             operator = operators.operator_of(node)
             if not isinstance(operator, operators.Operator):
                 continue
             for done in (
-                biases.repair(self.editor, operator),
-                data_movement.repair(self.editor, operator, self.spec),
-                data_movement.fix(self.editor, operator, self.spec),
-                data_movement.follow(self.editor, operator, self.spec),
+                biases.rescale(self.editor, operator),
+                data_movement.unify(self.editor, operator, self.spec),
+                data_movement.convert_to_fixed_result(self.editor, operator, self.spec),
+                data_movement.quantize_like_operand(self.editor, operator, self.spec),
             ):
                 if isinstance(done, Violation):
                     self.report.broken(node, done)
@@ -205,50 +211,52 @@ class _Run:
                     self.report.repaired(node, done)
 
     def check(self) -> None:
-        """Hold all that is quantized to the limits."""
+        """Check all quantized operators against the limits."""
         for node in self._nodes():
             operator = operators.operator_of(node)
             if isinstance(operator, str):
                 self.report.floating(node, operator)
             elif operator is not None:
-                self._judge(operator)
+                self._check_operator(operator)
             elif is_node(node, "QuantizeLinear") and data_movement.is_conversion(node):
-                self._judge_conversion(node)
+                self._check_conversion(node)
 
         for function in self.model.functions.values():
             for node in function.all_nodes():
                 if _is_quantized(node):
                     self.report.left(node, f"it stands in function {function.name!r}")
 
-    def _judge(self, operator: operators.Operator) -> None:
+    def _check_operator(self, operator: operators.Operator) -> None:
         found = checks.problems(operator, self.spec)
         if not operator.results and not operator.is_weighted and not found:
             self.report.floating(operator.node, operators.NOT_QUANTIZED)
             return
-        # The sums of a product of integers may be scaled to floats.
+        # Accumulators may be dequantized to a float result.
         note = "" if operator.results else "its result stays float"
-        self._judged(operator.node, found, note)
+        self._report_check(operator.node, found, note)
 
-    def _measure(self, node: ir.Node, form: forms.Form) -> None:
-        """Tell which limits a node breaks that is left as it is, for a reason of its own."""
-        for problem in checks.problems(operators.of_form(node, form), self.spec):
+    def _report_violations(self, node: ir.Node, form: qoperator.QOperator) -> None:
+        """Report the limits that a QOperator node breaks which is not rewritten."""
+        for problem in checks.problems(operators.operator_of_qoperator(node, form), self.spec):
             if isinstance(problem, Violation):
                 self.report.broken(node, problem)
 
-    def _judge_conversion(self, node: ir.Node) -> None:
+    def _check_conversion(self, node: ir.Node) -> None:
         source = node.inputs[0]
         before = None if source is None else source.producer()
-        hows = (
-            activations.known(before, "DequantizeLinear"),
-            activations.known(node, "QuantizeLinear"),
+        quantizations = (
+            activations.qdq_quantization(before, "DequantizeLinear"),
+            activations.qdq_quantization(node, "QuantizeLinear"),
         )
-        if hows[0] is None or hows[1] is None:
+        if quantizations[0] is None or quantizations[1] is None:
             return
-        if hows[0].is_same(hows[1]):
-            return  # at the border of the model, or of what the backend takes
-        self._judged(node, checks.conversion_problems(hows[0], hows[1], self.spec))
+        if quantizations[0].is_same(quantizations[1]):
+            return  # at an input or output of the model, or of the fixed type of an operator
+        self._report_check(
+            node, checks.conversion_problems(quantizations[0], quantizations[1], self.spec)
+        )
 
-    def _judged(self, node: ir.Node, found: list[Violation | str], note: str = "") -> None:
+    def _report_check(self, node: ir.Node, found: list[Violation | str], note: str = "") -> None:
         for problem in found:
             if isinstance(problem, Violation):
                 self.report.broken(node, problem)
@@ -259,17 +267,17 @@ class _Run:
 
     def _sign_constant(self, node: ir.Node, how: Quantization) -> None:
         if weights.is_weight(node):
-            done = weights.repair(self.editor, node, how, self.spec, clamp=self.clamp)
+            done = weights.symmetrize(self.editor, node, how, self.spec, clamp=self.clamp)
             if isinstance(done, str):
                 self.report.repaired(node, done)
             elif done is not None and not _feeds_integers(node):
-                self.report.broken(node, done)  # no operator on integers will say so
+                self.report.broken(node, done)  # no int8 operator will report it
         elif how.dtype == UINT8:
-            weights.shift(self.editor, node, how)
+            weights.shift_to_int8(self.editor, node, how)
             self._count(node, changed=True)
 
     def _is_fixed(self, node: ir.Node | None) -> bool:
-        """Return whether a QuantizeLinear makes what its operator must make, as it is."""
+        """Return whether a QuantizeLinear already has the fixed type of its operator's result."""
         source = None if node is None else node.inputs[0]
         producer = None if source is None else source.producer()
         if node is None or producer is None or producer.domain:
@@ -277,7 +285,7 @@ class _Run:
         fixed = self.spec.output(producer.op_type)
         if fixed is None:
             return False
-        how = of_conversion(node)
+        how = read_qdq(node)
         return isinstance(how, Quantization) and how.dtype.name.lower() == fixed.dtype
 
     def _count(self, node: ir.Node, changed: bool) -> None:

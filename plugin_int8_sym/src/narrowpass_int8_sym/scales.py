@@ -11,14 +11,15 @@ import numpy as np
 from narrowpass.runtime.quantization import SMALLEST_SCALE, Parameters
 
 LEAST_SCALE = 2.0**-12
-"""The least scale of the policy ``floor``: products of two of them, over the largest of 256, are
-2⁻³², the least ratio that XNNPACK takes. PyTorch's symmetric presets for it have the same."""
+"""The least scale of the policy ``floor``: two of them multiplied, divided by the largest scale of
+256, are 2⁻³², the least requantization scale that XNNPACK supports. PyTorch's symmetric presets for
+XNNPACK have the same."""
 
 LARGEST_WEIGHT = 127
 
 
 def of_range(low: float, high: float, *, symmetric: bool, least: float = 0.0) -> Parameters:
-    """Return the parameters for values from `low` to `high`; 0 is exact.
+    """Return the scale and zero point of a clipping range; 0 is exact.
 
     Args:
         low: the least value; taken as 0 where it is above that.
@@ -38,7 +39,7 @@ def of_range(low: float, high: float, *, symmetric: bool, least: float = 0.0) ->
 def of_magnitudes(largest: np.ndarray, least: float = 0.0) -> np.ndarray:
     """Return the scales of weights from their largest magnitudes, one or one a channel.
 
-    A channel of zeros gets the scale 1: it stays zeros with any.
+    A channel of zeros gets the scale 1.
 
     Args:
         largest: float32 [] or [C], finite, at least 0.

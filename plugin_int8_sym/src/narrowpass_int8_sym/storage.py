@@ -1,4 +1,4 @@
-"""A weight in bytes in a model: its elements, its scales, and the DequantizeLinear of both."""
+"""Adds int8 weights to a graph: the integers, their scales, and a DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def taken_names(model: ir.Model) -> set[str | None]:
     return found
 
 
-def store(
+def add_quantized_weight(
     weight: ir.Value,
     axis: int | None,
     scales: Array,
@@ -30,29 +30,29 @@ def store(
     *,
     factor: float = 1.0,
 ) -> ir.Value:
-    """Add a weight in bytes to the graph that has it as a constant.
+    """Add the int8 form of a constant weight to its graph.
 
     Args:
-        weight: an initializer, or what a Constant node gives; float32, finite.
+        weight: an initializer, or the output of a Constant node; float32, finite.
         axis: along which scales differ; None for one scale.
-        scales: float32 [] or [C], of the bytes.
-        taken: names that others have; those of new values are added.
-        factor: the weight in float32 is multiplied by it, by way of its scales.
+        scales: float32 [] or [C], of the integers.
+        taken: names in use; new ones are added.
+        factor: multiplies the dequantized weight; folded into its scales.
 
     Returns:
-        The weight in float32 again, for the nodes that read it.
+        The dequantized weight, float32, for the nodes that read it.
     """
     tensor, producer = constant_tensor(weight), weight.producer()
     graph = weight.graph if producer is None else producer.graph
     if tensor is None or not isinstance(graph, ir.Graph):
         raise ValueError(f"{weight.name!r} is no constant of a graph")
     name = weight.name or "weight"
-    elements = QuantizedTensor(tensor, scales, axis, unique(f"{name}.int8", taken))
+    elements = QuantizedTensor(tensor, scales, axis, reserve_name(f"{name}.int8", taken))
     multiplied = scales if factor == 1.0 else (scales * np.float32(factor)).astype(np.float32)
-    return dequantized(graph, elements, [multiplied], axis, name, taken)
+    return add_dequantize_linear(graph, elements, [multiplied], axis, name, taken)
 
 
-def dequantized(
+def add_dequantize_linear(
     graph: ir.Graph,
     elements: ir.TensorProtocol,
     parameters: Sequence[Array],
@@ -60,21 +60,23 @@ def dequantized(
     name: str,
     taken: set[str | None],
 ) -> ir.Value:
-    """Add integers to a graph, and the DequantizeLinear that makes them float32, at its beginning.
+    """Add integers and their DequantizeLinear at the beginning of a graph; return its result.
 
     Args:
         graph: to add to.
-        elements: the integers; its name is not another's.
+        elements: the integers; their name must be unused.
         parameters: the scales, and the zero point where there is one.
         axis: along which scales differ; None for one scale.
-        name: that names of what is added begin with.
-        taken: names that others have; those of new values are added.
+        name: the prefix of the names of new values and nodes.
+        taken: names in use; new ones are added.
     """
     kinds = zip(("scale", "zero_point"), parameters, strict=False)
-    tensors = [ir.Tensor(array, name=unique(f"{name}.{kind}", taken)) for kind, array in kinds]
-    inputs = [initializer(graph, each) for each in (elements, *tensors)]
+    tensors = [
+        ir.Tensor(array, name=reserve_name(f"{name}.{kind}", taken)) for kind, array in kinds
+    ]
+    inputs = [add_initializer(graph, each) for each in (elements, *tensors)]
     result = ir.Value(
-        name=unique(f"{name}.float", taken),
+        name=reserve_name(f"{name}.float", taken),
         shape=ir.Shape(tuple(elements.shape.numpy())),
         type=ir.TensorType(ir.DataType.FLOAT),
     )
@@ -83,14 +85,14 @@ def dequantized(
         inputs,
         attributes={} if axis is None else {"axis": axis},
         outputs=[result],
-        name=unique(f"{name}/DequantizeLinear", taken),
+        name=reserve_name(f"{name}/DequantizeLinear", taken),
     )
     graph.insert_before(next(iter(graph)), node)
     return result
 
 
 def drop_unread(weight: ir.Value) -> None:
-    """Remove a constant that nobody reads any more."""
+    """Remove a constant that has no consumers any more."""
     if weight.uses() or weight.is_graph_output():
         return
     producer = weight.producer()
@@ -100,8 +102,8 @@ def drop_unread(weight: ir.Value) -> None:
         del weight.graph.initializers[weight.name]
 
 
-def initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-    """Add a tensor to a graph, under its name."""
+def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """Add a tensor to a graph as an initializer, named as the tensor."""
     value = ir.Value(
         name=tensor.name,
         shape=ir.Shape(tuple(tensor.shape.numpy())),
@@ -112,8 +114,8 @@ def initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
-def unique(name: str, taken: set[str | None]) -> str:
-    """Return a name that nobody has yet, like the one that is given."""
+def reserve_name(name: str, taken: set[str | None]) -> str:
+    """Return `name`, with a number if it is in use, and mark it as used."""
     chosen, number = name, 1
     while chosen in taken:
         chosen, number = f"{name}.{number}", number + 1

@@ -1,4 +1,4 @@
-"""Warnings of what the policy ``floor`` takes away: values and weights that are mostly zeros."""
+"""Warnings of values and weights that the scale policy ``floor`` rounds mostly to zero."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from narrowpass_int8_sym.scales import LEAST_SCALE
 from narrowpass_int8_sym.weights import Array
 
 FEWEST_LEVELS = 16
-"""A range that holds fewer steps of the least scale is warned of: its SQNR is 20 dB at best."""
+"""The fewest quantization levels of a range without a warning: about 20 dB of SQNR."""
 
-_REMEDY = "scale-policy=solve has scales as small as the data asks for"
+_REMEDY = "scale-policy=solve has scales as small as the ranges allow"
 
 
 def warn_of_values(
     values: Iterable[ir.Value], ranges: Mapping[str, Range], log: logging.Logger
 ) -> None:
-    """Warn of each value whose range holds few steps of the least scale.
+    """Warn of each value whose clipping range is only a few steps of the least scale.
 
     Args:
         values: that are quantized.
         ranges: of those that are computed, by name.
-        log: told.
+        log: of the warnings.
     """
     for value in values:
         found = ranges.get(value.name or "")
@@ -47,11 +47,11 @@ def warn_of_values(
 
 
 def warn_of_weights(weights: Mapping[str, Array], log: logging.Logger) -> None:
-    """Warn, in one line, of weights with channels that all become zeros.
+    """Warn, in one line, of weights with channels whose elements all round to zero.
 
     Args:
         weights: the largest magnitudes by the name of the weight: [] or, by channel, [C].
-        log: told.
+        log: of the warning.
     """
     lost = {
         name: np.ravel(found)[(np.ravel(found) > 0) & (np.ravel(found) < LEAST_SCALE / 2)]

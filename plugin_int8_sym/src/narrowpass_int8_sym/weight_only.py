@@ -1,4 +1,4 @@
-"""Weights in bytes, where activations stay float or are quantized at run time."""
+"""Weight-only and dynamic quantization: int8 weights without calibration data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import onnx_ir as ir
 from narrowpass import Decision
 from narrowpass.framework.classify import ACTIVATIONS, matching_nodes
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.halves import stay_wide_after
+from narrowpass_int8_sym.embeddings import embedding_decisions, find_embeddings, quantize_embeddings
+from narrowpass_int8_sym.half_precision import keep_epilogue_float32
 from narrowpass_int8_sym.recurrent import RECURRENT, weights_of
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
-from narrowpass_int8_sym.storage import store, taken_names
-from narrowpass_int8_sym.tables import find_tables, report_tables, store_tables
+from narrowpass_int8_sym.storage import add_quantized_weight, taken_names
 from narrowpass_int8_sym.underflow_warnings import warn_of_weights
 from narrowpass_int8_sym.weighted_nodes import WeightedNode, weighted_node_of
 from narrowpass_int8_sym.weights import Array, magnitudes
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 _DYNAMIC = ("MatMul", "Gemm", *RECURRENT)
 
-ROWS_STAY = "activations of"
-"""How the reason begins that convolutions are left for in mode ``dynamic``."""
+NOT_DYNAMIC = "activations of"
+"""The beginning of the reason why convolutions stay float in mode ``dynamic``."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """How weights are stored.
+class WeightQuantizer:
+    """Quantizes the weights of a model.
 
     Attributes:
-        dynamic: whether rows are quantized at run time.
-        per_channel: whether there is a scale for each channel of the result.
+        dynamic: whether activations are quantized per token at run time.
+        per_channel: whether there is a scale for each output channel.
         floor: whether no scale is below 2⁻¹².
         red: nodes whose weights stay float32.
     """
@@ -47,34 +47,36 @@ class Stored:
     floor: bool
     red: tuple[str, ...] = ()
 
-    def numbers(self, model: ir.Model, ctx: Context) -> list[int]:
-        """Return the places, among all nodes, of those whose constants can be stored in bytes."""
+    def quantizable_nodes(self, model: ir.Model, ctx: Context) -> list[int]:
+        """Return the indices, among all nodes, of those whose constants can become int8."""
         found = self._candidates(model, ctx, {})
         weighted_nodes = {n: each for n, (_, each) in found.items() if not isinstance(each, str)}
         places = {node: number for number, node in enumerate(model.graph.all_nodes())}
-        tables = self._tables(model, chain.from_iterable(weighted_nodes.values()), ())
-        return sorted((*weighted_nodes, *(places[node] for node in tables)))
+        embeddings = self._embeddings(model, chain.from_iterable(weighted_nodes.values()), ())
+        return sorted((*weighted_nodes, *(places[node] for node in embeddings)))
 
-    def rewrite(self, model: ir.Model, held: Mapping[int, str], ctx: Context) -> bool:
-        """Store weights in bytes, in place; return whether anything changed.
+    def rewrite(self, model: ir.Model, kept_float: Mapping[int, str], ctx: Context) -> bool:
+        """Quantize weights, in place; return whether anything changed.
 
         Args:
-            model: to change.
-            held: the numbers of nodes whose weights stay float, and why.
-            ctx: told of decisions and counts.
+            model: changed.
+            kept_float: the indices of nodes whose weights stay float, and why.
+            ctx: gets decisions and counters.
 
         Raises:
             DataError: a weight has an element that is infinite or NaN.
         """
         nodes = list(model.graph.all_nodes())
         taken = taken_names(model)
-        made: dict[tuple[ir.Value, int | None], ir.Value] = {}
+        stored: dict[tuple[ir.Value, int | None], ir.Value] = {}
         largest: dict[str, Array] = {}
-        candidates = self._candidates(model, ctx, held)
+        candidates = self._candidates(model, ctx, kept_float)
         weighted_nodes = [
             each for _, found in candidates.values() if isinstance(found, list) for each in found
         ]
-        tables = self._tables(model, weighted_nodes, [nodes[number] for number in held])
+        embeddings = self._embeddings(
+            model, weighted_nodes, [nodes[number] for number in kept_float]
+        )
         for number, (by, found) in candidates.items():
             node = nodes[number]
             if isinstance(found, str):
@@ -82,35 +84,35 @@ class Stored:
                 _decide(ctx, node, "float", by, found)
                 continue
             for weighted in found:
-                self._replace(weighted, made, largest, taken)
-            stay_wide_after(node)
+                self._replace(weighted, stored, largest, taken)
+            keep_epilogue_float32(node)
             if self.dynamic:
                 node.metadata_props[ACTIVATIONS] = "dynamic"
             ctx.counters["nodes"] += 1
             _decide(ctx, node, "int8", by, "")
         if self.floor:
             warn_of_weights(largest, ctx.observer.log)
-        for number in held.keys() - candidates.keys():
-            _decide(ctx, nodes[number], "float", "verification", held[number])
-        ctx.counters["int8"] = len(made)
-        ctx.decisions.extend(report_tables(tables).values())
-        ctx.counters["tables"] = store_tables(model.graph, tables, taken)
-        return bool(made or tables)
+        for number in kept_float.keys() - candidates.keys():
+            _decide(ctx, nodes[number], "float", "verification", kept_float[number])
+        ctx.counters["int8"] = len(stored)
+        ctx.decisions.extend(embedding_decisions(embeddings).values())
+        ctx.counters["embeddings"] = quantize_embeddings(model.graph, embeddings, taken)
+        return bool(stored or embeddings)
 
-    def _tables(
-        self, model: ir.Model, weighted_nodes: Iterable[WeightedNode], held: Iterable[ir.Node]
+    def _embeddings(
+        self, model: ir.Model, weighted_nodes: Iterable[WeightedNode], kept_float: Iterable[ir.Node]
     ) -> list[ir.Node]:
-        """Return the nodes that are to gather rows of bytes."""
+        """Return the Gather nodes whose embedding becomes int8."""
         red = matching_nodes(self.red, model.graph.all_nodes()).values()
-        barred = {*held, *(node for nodes in red for node in nodes)}
-        return find_tables(model.graph, barred, weighted_nodes)
+        barred = {*kept_float, *(node for nodes in red for node in nodes)}
+        return find_embeddings(model.graph, barred, weighted_nodes)
 
     def _candidates(
-        self, model: ir.Model, ctx: Context, held: Mapping[int, str]
+        self, model: ir.Model, ctx: Context, kept_float: Mapping[int, str]
     ) -> dict[int, tuple[str, list[WeightedNode] | str]]:
-        """Give, for each node with weights or two operands, who decides and what is found.
+        """Return, for each weighted node, what decides on it and its weights, by index of the node.
 
-        By the number of the node; a text is the reason to leave it.
+        A text in place of weights is the reason why the node stays float.
         """
         nodes = list(model.graph.all_nodes())
         red: dict[ir.Node, str] = {}
@@ -127,34 +129,34 @@ class Stored:
             by = "rule" if isinstance(weights, str) else f"mode={mode}"
             if node in red:
                 by, weights = red[node], "it is to stay float"
-            elif number in held and not isinstance(weights, str):
-                by, weights = "verification", held[number]
+            elif number in kept_float and not isinstance(weights, str):
+                by, weights = "verification", kept_float[number]
             elif self.dynamic and node.op_type not in _DYNAMIC:
-                by, weights = "rule", f"{ROWS_STAY} {node.op_type} are not quantized at run time"
+                by, weights = "rule", f"{NOT_DYNAMIC} {node.op_type} are not quantized at run time"
             found[number] = by, weights
         return found
 
     def _replace(
         self,
         weighted: WeightedNode,
-        made: dict[tuple[ir.Value, int | None], ir.Value],
+        stored: dict[tuple[ir.Value, int | None], ir.Value],
         largest: dict[str, Array],
         taken: set[str | None],
     ) -> None:
-        """Let a node read its weight from bytes."""
+        """Replace a weight by its int8 form; weights that several nodes read are stored once."""
         weight, axis = weighted.weight, weighted.axis if self.per_channel else None
         tensor = constant_tensor(weight)
-        if (weight, axis) not in made and tensor is not None:
+        if (weight, axis) not in stored and tensor is not None:
             least = LEAST_SCALE if self.floor else 0.0
             found = magnitudes(tensor, axis)
             largest[weight.name or ""] = found
             scales = np.asarray(of_magnitudes(found, least))
-            made[weight, axis] = store(weight, axis, scales, taken)
-        weighted.read(made[weight, axis], taken)
+            stored[weight, axis] = add_quantized_weight(weight, axis, scales, taken)
+        weighted.replace_weight(stored[weight, axis], taken)
 
 
 def _weights(node: ir.Node) -> list[WeightedNode] | str | None:
-    """Return what is multiplied with; a reason to leave it, or None for other operators."""
+    """Return the weights of a node; a reason why it stays float, or None for other operators."""
     weighted = weighted_node_of(node)
     return [weighted] if isinstance(weighted, WeightedNode) else weighted or weights_of(node)
 

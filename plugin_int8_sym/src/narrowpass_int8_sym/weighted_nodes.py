@@ -1,4 +1,4 @@
-"""Which nodes have a constant matrix, and which of its axes has the channels of the result."""
+"""Matmuls and convolutions with a constant weight, and the axis of its output channels."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.storage import drop_unread, unique
+from narrowpass_int8_sym.storage import drop_unread, reserve_name
 
 FLOAT = ir.DataType.FLOAT
 
 WEIGHTED_OPERATORS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
-"""The operators that multiply with a weight."""
+"""The operators whose second input is a weight."""
 
 
 @dataclass(frozen=True)
 class WeightedNode:
-    """A node whose weight can be stored in bytes.
+    """A node whose constant weight can be stored as int8.
 
     Attributes:
         node: MatMul, Gemm, Conv or ConvTranspose.
         weight: the constant.
         index: of the weight among its inputs.
         axis: of the weight, along which scales may differ; None where they may not.
-        transpose: the Transpose of the constant that the node reads, where there is one: `fold`
-            leaves those of weights that others read as they are, such as tied embeddings.
+        transpose: the Transpose between the constant and the node, where there is one: `fold`
+            keeps it where other nodes read the constant, too, as with tied embeddings.
     """
 
     node: ir.Node
@@ -34,21 +34,21 @@ class WeightedNode:
     axis: int | None
     transpose: ir.Node | None = None
 
-    def read(self, value: ir.Value, taken: set[str | None]) -> None:
-        """Let the node read another value in the place of the weight, in place.
+    def replace_weight(self, value: ir.Value, taken: set[str | None]) -> None:
+        """Replace the weight of the node by another value, in place.
 
-        The weight, and its Transpose, are dropped if nobody else reads them.
+        The weight, and its Transpose, are removed if nothing else reads them.
 
         Args:
             value: of the shape of the weight.
-            taken: names that others have; those of new values are added.
+            taken: names in use; new ones are added.
         """
         if self.transpose is None:
             self.node.replace_input_with(self.index, value)
             drop_unread(self.weight)
             return
-        turned = _transposed(self.transpose, value, taken)
-        self.node.replace_input_with(self.index, turned)
+        transposed = _transposed(self.transpose, value, taken)
+        self.node.replace_input_with(self.index, transposed)
         before = self.transpose.outputs[0]
         if self.transpose.graph and not before.uses() and not before.is_graph_output():
             self.transpose.graph.remove(self.transpose, safe=True)
@@ -56,15 +56,15 @@ class WeightedNode:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether rows are multiplied with a matrix, and nothing is convolved."""
+        """Whether the node is a MatMul or Gemm, not a convolution."""
         return self.node.op_type in ("Gemm", "MatMul")
 
 
 def weighted_node_of(node: ir.Node) -> WeightedNode | str | None:
-    """Return how the weight of a node can be stored in bytes.
+    """Return a node with its constant weight, if that can be stored as int8.
 
     Returns:
-        None for other operators, and a reason for those whose weight cannot be.
+        None for other operators, and a reason for a node whose weight cannot be.
     """
     if node.domain or node.op_type not in WEIGHTED_OPERATORS:
         return None
@@ -76,7 +76,7 @@ def weighted_node_of(node: ir.Node) -> WeightedNode | str | None:
     if weight is None or tensor is None:
         return "both operands are computed"
     if weight.is_graph_input():
-        return f"its weight {weight.name!r} may be fed; freeze-weights makes it a constant"
+        return f"its weight {weight.name!r} may be fed; freeze-weights turns it into a constant"
     if tensor.dtype != FLOAT:
         return f"its weight {weight.name!r} is {tensor.dtype.name.lower()}"
     dims = tuple(tensor.shape.numpy())
@@ -85,18 +85,20 @@ def weighted_node_of(node: ir.Node) -> WeightedNode | str | None:
     if node.op_type == "Conv":
         return WeightedNode(node, weight, 1, 0)
     if node.op_type == "ConvTranspose":
-        # Channels of several groups lie along axis 1 one above the other.
+        # Output channels of different groups share the indices of axis 1.
         return WeightedNode(
             node, weight, 1, 1 if node.attributes.get_int("group", 1) == 1 else None
         )
     if len(dims) != 2:
         return f"its weight {weight.name!r} has {len(dims)} dimensions, and not two"
-    turned = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
-    return WeightedNode(node, weight, 1, 0 if turned != (transpose is not None) else 1, transpose)
+    transposed = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+    return WeightedNode(
+        node, weight, 1, 0 if transposed != (transpose is not None) else 1, transpose
+    )
 
 
 def _transpose(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that turns a constant matrix, if that is what computes the value."""
+    """Return the producer of a value, if it is the Transpose of a constant matrix."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Transpose" or node.domain:
         return None
@@ -108,15 +110,15 @@ def _transpose(value: ir.Value | None) -> ir.Node | None:
 
 
 def _transposed(like: ir.Node, value: ir.Value, taken: set[str | None]) -> ir.Value:
-    """Return the Transpose of a matrix, beside that of another; one that is there is taken."""
+    """Return the transposed matrix; insert a Transpose after `like` if there is none."""
     for use in value.uses():
         if use.node.op_type == "Transpose" and use.node.graph is like.graph:
             return use.node.outputs[0]
     given = like.outputs[0]
     result = ir.Value(
-        name=unique(f"{value.name}.transposed", taken), shape=given.shape, type=given.type
+        name=reserve_name(f"{value.name}.transposed", taken), shape=given.shape, type=given.type
     )
-    label = unique(f"{value.name}/Transpose", taken)
+    label = reserve_name(f"{value.name}/Transpose", taken)
     node = ir.node("Transpose", [value], {"perm": (1, 0)}, outputs=[result], name=label)
     if like.graph is not None:
         like.graph.insert_after(like, node)

@@ -1,4 +1,4 @@
-"""Weights as signed bytes, quantized when they are read."""
+"""Weights as int8 tensors that are quantized lazily, when they are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIECE = 1 << 19
 
 
 def magnitudes(tensor: ir.TensorProtocol, axis: int | None) -> Array:
-    """Return the largest magnitude of a float tensor, of all of it or of each index along `axis`.
+    """Return the largest magnitude of a float tensor: of all elements, or for each index of `axis`.
 
     The tensor is read once, in pieces.
 
@@ -44,9 +44,9 @@ def magnitudes(tensor: ir.TensorProtocol, axis: int | None) -> Array:
 
 
 class QuantizedTensor(ir.TensorProtocol):
-    """The elements of a float tensor as signed bytes: rounded to nearest even, in [-127, 127].
+    """A float tensor quantized to int8: rounded to nearest even, clamped to [-127, 127].
 
-    Nothing is kept; the source is read when this is.
+    Quantization is lazy: elements of the source are read and rounded on each read.
 
     Args:
         source: float32 of any shape, finite.
@@ -125,7 +125,7 @@ class QuantizedTensor(ir.TensorProtocol):
         return wide.astype(np.int8).tobytes()
 
     def _scales_of(self, offset: int, size: int) -> Array:
-        """Return the scale of each of some elements, which go along the axis again and again."""
+        """Return the scale of each element of a part, which may wrap along the axis."""
         dims = self._source.shape.numpy()
         axis = 0 if self._axis is None else self._axis
         inner = math.prod(dims[axis + 1 :])
@@ -149,7 +149,7 @@ class QuantizedTensor(ir.TensorProtocol):
 def quantized(
     tensor: ir.TensorProtocol, axis: int | None, name: str, least: float = 0.0
 ) -> tuple[QuantizedTensor, Array]:
-    """Return a tensor as signed bytes, and its scales: float32 [] or, along `axis`, [C].
+    """Return a tensor quantized to int8, and its scales: float32 [] or, along `axis`, [C].
 
     Raises:
         DataError: an element is infinite or NaN.

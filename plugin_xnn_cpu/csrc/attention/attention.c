@@ -1,17 +1,14 @@
 /* Attention, softmax(q·kᵀ · scale + mask)·v, without a matrix of scores in memory.
  *
  * One head at a time: its keys are packed in panels of columns and its values in dense rows, then a
- * block of query rows has its scores made, exponentiated and multiplied with the values while they
- * lie in cache. Each operand is read where it is, by strides: heads that lie side by side in the
- * rows of a projection need not be moved apart. Few query rows, as one token has, are multiplied
- * with keys and values as they are: packing would read each as often as the product does.
+ * block of query rows has its scores computed, exponentiated and multiplied with the values while
+ * they lie in cache. Each operand is read where it is, by strides: heads that lie side by side in
+ * the rows of a projection need not be moved apart. Few query rows, as one token has, are
+ * multiplied with keys and values as they are: packing would read each as often as the GEMV does.
  *
- * Softmax takes the largest score of the row away first, as is usual, and divides after the product
+ * Softmax takes the largest score of the row away first, as is usual, and divides after the matmul
  * with the values: rows of `values` numbers instead of rows of `keys`. */
 #include "attention/head.h"
-
-/* Multiplications below which waking the workers costs more than it saves. */
-#define SMALL_WORK 2e5
 
 static void part(void *context, size_t thread, size_t index) {
   const np_attention_job *task = context;
@@ -50,7 +47,7 @@ int np_attention(const void *params, const void *const *inputs, void *out, void 
                  np_workers *workers) {
   const struct np_attention_params *p = params;
   np_attention_job task = job_of(p, inputs, out, workspace);
-  np_workers *const used = work_of(p) < SMALL_WORK ? NULL : workers;
+  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 ? NULL : workers;
   np_parallel_for(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }
@@ -67,7 +64,7 @@ int np_cached_attention(const void *params, const void *const *inputs, void *out
                         np_workers *workers) {
   const struct np_cached_attention_params *c = params;
   const struct np_attention_params *p = &c->attention;
-  const void *const *caches = inputs + c->first_cache;
+  const void *const *caches = inputs + c->cache_input;
   if (!c->at_once) {
     for (int i = 0; i < 2; i++) {
       const int status = np_copy(&c->copies[i], &caches[i], (void *)inputs[1 + i], workers);
@@ -80,7 +77,7 @@ int np_cached_attention(const void *params, const void *const *inputs, void *out
   task.past_k = caches[0];
   task.past_v = caches[1];
   /* Copies from and to memory take longer than what is computed. */
-  np_workers *const used = work_of(p) < SMALL_WORK && !c->streamed ? NULL : workers;
+  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 && !c->streamed ? NULL : workers;
   np_parallel_for(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
   return 0;
 }

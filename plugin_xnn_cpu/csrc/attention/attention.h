@@ -1,6 +1,5 @@
 /* Attention. Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_ATTENTION_ATTENTION_H
-#define NARROWPASS_ATTENTION_ATTENTION_H
+#pragma once
 
 #include "movement/copy.h"
 #include "runtime/isa.h"
@@ -32,7 +31,7 @@ struct np_attention_params {
   int32_t mask; /* NP_MASK_* */
   float fill;
   float scale;
-  int32_t safe;          /* a row of scores whose exponentials are NaN gives zeros */
+  int32_t safe;          /* rows of scores whose exponentials are NaN become zeros */
   size_t block;          /* query rows whose scores are in memory at a time */
   size_t parts;          /* that the rows of a head are divided into, for threads */
   size_t part_rows;      /* rows of a part */
@@ -47,16 +46,14 @@ struct np_attention_params {
  * belong where its keys and values lie, in front of the others: they are written there. Where
  * `at_once` is set, no two heads share keys or values, there are no more rows than are computed so,
  * and a head is computed while its cache is copied; else the caches are copied first. Where
- * `streamed` is set, what is copied is written past the caches of the processor. */
+ * `streamed` is set, the copies are non-temporal stores. */
 struct np_cached_attention_params {
   struct np_attention_params attention; /* of no rows where there is only something to copy */
   struct np_copy_params copies[2];
-  size_t first_cache; /* which input it is; the other one follows */
+  size_t cache_input; /* of keys; that of values follows */
   size_t past;
   ptrdiff_t k_strides[3]; /* of the caches' heads */
   ptrdiff_t v_strides[3];
   int32_t at_once;
   int32_t streamed;
 };
-
-#endif

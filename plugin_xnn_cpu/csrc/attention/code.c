@@ -146,10 +146,7 @@ NP_INLINE void multiply_panel(const float *a, ptrdiff_t a_stride, size_t rows, c
   case number:                                                                              \
     if (number <= most) multiply(a, a_stride, panel, depth, out, out_stride, number, columns); \
     break;
-    switch (here) {
-      NP_CASE(1) NP_CASE(2) NP_CASE(3) NP_CASE(4) NP_CASE(5) NP_CASE(6)
-      NP_CASE(7) NP_CASE(8) NP_CASE(9) NP_CASE(10) NP_CASE(11) NP_CASE(12)
-    }
+    switch (here) { NP_CASES_OF_12(NP_CASE) }
 #undef NP_CASE
     a += (ptrdiff_t)here * a_stride;
     out += (ptrdiff_t)here * out_stride;

@@ -1,8 +1,8 @@
 /* Attention of a few query rows, for one instruction set: keys and values are read as they lie.
  *
  * Where they are what a cache and new rows form, the cache is read once, in blocks: one is copied
- * to where the keys or values are to lie, and computed with while it is near. What is written past
- * the processor's caches need not be read from memory before. attention/code.h includes this. */
+ * to where the keys or values are to lie, and computed with while it is near. What non-temporal
+ * stores write need not be read from memory before. attention/code.h includes this. */
 
 #define BLOCK_FLOATS 512 /* that are copied at a time */
 #define PREFETCH_BYTES 2048        /* of a KV cache, in front of what is copied */

@@ -1,6 +1,5 @@
 /* Attention, as its code for each instruction set has it. */
-#ifndef NARROWPASS_ATTENTION_HEAD_H
-#define NARROWPASS_ATTENTION_HEAD_H
+#pragma once
 
 #include "attention/attention.h"
 #include "runtime/kernel.h"
@@ -31,5 +30,3 @@ typedef void np_attention_cache(const np_attention_job *task, size_t number, flo
 
 NP_DECLARE_FOR_ISAS(np_attention_head, np_attention_head);
 NP_DECLARE_FOR_ISAS(np_attention_cache, np_attention_cache);
-
-#endif

@@ -3,8 +3,6 @@
  * Operands are read by strides, so that heads stay where a projection has put them. A piece of a
  * row is read as a whole before anything of it is written: the result may take the place of the
  * operand. */
-#include <string.h>
-
 #include "runtime/kernel.h"
 
 /* Pairs of each row's first `rotated` numbers, (a, b), become (a·cos - b·sin, b·cos + a·sin); the
@@ -26,14 +24,6 @@ struct np_rotary_params {
 
 #define PAIRS 64
 
-typedef struct {
-  const struct np_rotary_params *params;
-  const float *x;
-  const float *cosines;
-  const float *sines;
-  float *out;
-} job;
-
 /* Pairs that lie a half apart. `apart` is how far the second one's cosine and sine lie from the
  * first one's: as far as the pair, or 0 where both have the same. */
 NP_MULTIVERSIONED(void, turn_halves,
@@ -42,7 +32,7 @@ NP_MULTIVERSIONED(void, turn_halves,
                   (x, cosines, sines, out, half, distance)) {
   float first[PAIRS], second[PAIRS];
   for (size_t start = 0; start < half; start += PAIRS) {
-    const size_t count = half - start < PAIRS ? half - start : PAIRS;
+    const size_t count = np_min(half - start, PAIRS);
     memcpy(first, x + start, count * sizeof(float));
     memcpy(second, x + half + start, count * sizeof(float));
     const float *c = cosines + start, *s = sines + start;
@@ -63,7 +53,7 @@ NP_MULTIVERSIONED(void, turn_neighbours,
   float read[2 * PAIRS];
   const size_t next = step - 1;
   for (size_t start = 0; start < half; start += PAIRS) {
-    const size_t count = half - start < PAIRS ? half - start : PAIRS;
+    const size_t count = np_min(half - start, PAIRS);
     memcpy(read, x + 2 * start, 2 * count * sizeof(float));
     const float *c = cosines + step * start, *s = sines + step * start;
     float *to = out + 2 * start;
@@ -76,22 +66,17 @@ NP_MULTIVERSIONED(void, turn_neighbours,
 }
 
 static void rows(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_rotary_params *p = task->params;
+  const np_job *job = context;
+  const struct np_rotary_params *p = job->params;
   const size_t half = p->rotated / 2;
+  const ptrdiff_t *const strides[] = {p->x_strides, p->cos_strides, p->sin_strides, p->out_strides};
   for (size_t row = start; row < start + count; row++) {
-    size_t rest = row;
-    ptrdiff_t from = 0, to = 0, cosine = 0, sine = 0;
-    for (int axis = 2; axis >= 0; axis--) {
-      const ptrdiff_t at = (ptrdiff_t)(rest % p->sizes[axis]);
-      rest /= p->sizes[axis];
-      from += at * p->x_strides[axis];
-      to += at * p->out_strides[axis];
-      cosine += at * p->cos_strides[axis];
-      sine += at * p->sin_strides[axis];
-    }
-    const float *x = task->x + from, *c = task->cosines + cosine, *s = task->sines + sine;
-    float *out = task->out + to;
+    ptrdiff_t at[4];
+    np_offsets(row, 3, p->sizes, 4, strides, at);
+    const float *x = (const float *)job->inputs[0] + at[0];
+    const float *c = (const float *)job->inputs[1] + at[1];
+    const float *s = (const float *)job->inputs[2] + at[2];
+    float *out = (float *)job->out + at[3];
     if (p->interleaved) {
       turn_neighbours(x, c, s, out, half, p->halved ? 1 : 2);
     } else {
@@ -104,12 +89,9 @@ static void rows(void *context, size_t start, size_t count) {
 
 int np_rotary(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_rotary_params *p = params;
-  const size_t count = p->sizes[0] * p->sizes[1] * p->sizes[2];
+  const size_t count = np_element_count(3, p->sizes);
   if (count == 0 || p->depth == 0) return 0;
-  job task = {p, inputs[0], inputs[1], inputs[2], out};
-  np_workers *const used =
-      count * p->depth * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 8 / p->depth;
-  np_parallel_for_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rows, count,
+                      1 + NP_PARALLEL_MIN_BYTES / 8 / p->depth, count * p->depth * sizeof(float),
+                      NP_DISABLE_DENORMALS, workers);
 }

@@ -27,8 +27,8 @@ NP_INLINE vec exp_of_at_most_0(vec x) {
 #endif
 }
 
-/* One row of scores to scores + mask, in place; gives the largest. There is room for whole vectors:
- * what is beyond `keys` becomes -infinity. */
+/* One row of scores to scores + mask, in place; returns the largest. There is room for whole
+ * vectors: what is beyond `keys` becomes -infinity. */
 NP_INLINE float mask_row(float *scores, size_t keys, const float *mask, const int step) {
   const float alike = step ? 0.0f : mask[0];
   vec most[4]; /* a comparison takes long */
@@ -105,7 +105,7 @@ NP_INLINE float mask_any(const struct np_attention_params *p, float *row, const 
   }
 }
 
-/* One row to exp(row - largest), in place; gives the sum. */
+/* One row to exp(row - largest), in place; returns the sum. */
 NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
   vec acc = broadcast(0.0f);
   for (size_t n = 0; n < keys; n += LANES) {
@@ -116,7 +116,7 @@ NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
   return sum_of(acc);
 }
 
-/* Rows of scores to their exponentials, before they are divided by their sums. A row's
+/* Rows of scores to their exponentials, before they are divided by their sum. A row's
  * largest and its sum take long to come; what else there is to do for other rows fills the time.
  * `offset` is where the first row's mask starts. */
 NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,

@@ -2,9 +2,9 @@
  *
  * What is packed for them is written by np_bf16_pack, alike for all processors. Read by cffi too:
  * no directives but simple constants. */
-#ifndef NARROWPASS_CONV_BF16_H
-#define NARROWPASS_CONV_BF16_H
+#pragma once
 
+#include "conv/image.h"
 #include "epilogue/epilogue.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
@@ -14,23 +14,18 @@
  * [N, H, W, C], the epilogue's residual is as the output; a GEMM's rows are an image of one column.
  *
  * Inputs are rounded to bfloat16, to nearest even, in a copy of what a row tile of output rows is
- * made from, with zeros around; output pixels are read from there in runs of dense elements: a row
- * of the kernel window, or a pixel of it where its pixels lie apart. Sums are float32: the bias,
- * then the elements of a run in pairs, of each the second one first. Subnormal numbers count as 0
- * wherever they appear. A product of two bfloat16 numbers has 16 bits and is exact in float32, so
- * that it makes no difference whether a processor multiplies and adds in one instruction: all give
- * the same bits. */
+ * computed from, with zeros around; output pixels are read from there in runs of dense elements: a
+ * row of the kernel window, or a pixel of it where its pixels lie apart. Accumulators are float32:
+ * the bias, then the elements of a run in pairs, of each the second one first. Subnormal numbers
+ * count as 0 wherever they appear. Two bfloat16 numbers that are multiplied have 16 bits, which
+ * float32 has exactly: whether a processor multiplies and adds in one instruction does not matter,
+ * and results are the same bits on all. */
 struct np_bf16_convolution_params {
   const void *packed;
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
+  struct np_image_sizes image;
   size_t outputs;
   size_t groups;
-  size_t window[2];
+  size_t kernel[2]; /* height, width */
   size_t image_steps[2]; /* between pixels of the image that are copied */
   size_t steps[2];       /* between output pixels in the copy */
   size_t dilations[2];
@@ -63,5 +58,3 @@ int32_t np_bf16_code_target(int32_t target);
 
 /* Bytes of an element of a copy, for a target. */
 size_t np_bf16_element_size(int32_t target);
-
-#endif

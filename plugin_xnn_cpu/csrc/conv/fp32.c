@@ -4,20 +4,14 @@
 #include "conv/indirection.h"
 #include "gemm/fp32/panel.h"
 
-/* Multiplications below which waking the workers costs more than it saves. */
-#define SMALL_WORK 2e5
-
 typedef struct {
   const struct np_fp32_convolution_params *params;
   np_fp32_multiply *multiply;
-  np_epilogue_tile *end;
-  struct np_epilogue epilogue;
+  np_epilogue_plan end;
   const float *in;
-  const float *before; /* residuals */
-  const float *after;
   float *out;
   uint8_t *scratch;
-} job;
+} conv_job;
 
 size_t np_fp32_lanes(void) {
   if (np_isa() >= NP_TARGET_AVX512) return 16;
@@ -36,7 +30,10 @@ np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {
 }
 
 /* Copies have the elements as they are. */
-static void copy(const float *in, size_t count, void *out) { memcpy(out, in, count * sizeof *in); }
+static void copy(const void *in, size_t count, int32_t zero, void *out) {
+  (void)zero;
+  memcpy(out, in, count * sizeof(float));
+}
 
 /* A part of the inputs: some whole runs, or a piece of one. */
 typedef struct {
@@ -78,11 +75,10 @@ static const float *weights_of(const struct np_fp32_convolution_params *p, const
 
 /* Multiply a part of the inputs of all output pixels with a panel; `panel` knows the output
  * pixels. */
-static void multiply(const job *task, np_fp32_panel panel, const float *packed,
+static void multiply(const conv_job *task, np_fp32_panel panel, const float *packed,
                      np_fp32_panel_extent at, inputs_part part, int last) {
   const struct np_fp32_convolution_params *p = task->params;
-  const struct np_epilogue *e = &task->epilogue;
-  const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
+  const np_epilogue_plan *end = &task->end;
   const int first = part.run == 0 && part.start == 0;
   panel.image += part.start;
   panel.runs += part.run;
@@ -93,17 +89,17 @@ static void multiply(const job *task, np_fp32_panel panel, const float *packed,
   panel.columns = at.columns;
   panel.out += at.first;
   const ptrdiff_t offset = panel.out - task->out;
-  panel.residual = first && task->before != NULL ? task->before + offset : NULL;
-  panel.low = last && simple ? e->low : -INFINITY;
-  panel.high = last && simple ? e->high : INFINITY;
-  panel.end = last && !simple ? task->end : NULL;
-  panel.after = task->after == NULL ? NULL : task->after + offset;
+  panel.residual = first && end->before != NULL ? end->before + offset : NULL;
+  panel.low = last ? end->low : -INFINITY;
+  panel.high = last ? end->high : INFINITY;
+  panel.end = last ? end->tile : NULL;
+  panel.after = end->after == NULL ? NULL : end->after + offset;
   task->multiply(&panel);
 }
 
 /* Multiply all output pixels with the panels of a group from `first` to `end`. */
-static void multiply_group(const job *task, np_fp32_panel panel, const float *packed, size_t first,
-                           size_t end) {
+static void multiply_group(const conv_job *task, np_fp32_panel panel, const float *packed,
+                           size_t first, size_t end) {
   const struct np_fp32_convolution_params *p = task->params;
   if (!p->panels_within) {
     for (size_t n = first; n < end; n++) {
@@ -132,46 +128,46 @@ static void multiply_group(const job *task, np_fp32_panel panel, const float *pa
 }
 
 /* `rows` rows of the output from `first` on, of the panels of each group from `panel` to `end`. */
-static void some_rows(const job *task, const float *image, size_t first, size_t rows, size_t panel,
-                      size_t end, float *out, uint8_t *scratch) {
+static void some_rows(const conv_job *task, const float *image, size_t first, size_t rows,
+                      size_t panel, size_t end, float *out, uint8_t *scratch) {
   const struct np_fp32_convolution_params *p = task->params;
+  const size_t channels = p->image.channels, out_width = p->image.out_width;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  const np_indirection indirection = {p->wide_width, p->channels,  p->window,
+  const np_indirection indirection = {p->wide_width, channels,     p->kernel,
                                       p->steps,      p->dilations, p->runs};
-  const int side_by_side = p->runs == 1 && p->steps[1] == 1 &&
-                           (rows == 1 || p->steps[0] * p->wide_width == p->out_width);
-  np_indirection_fill(&indirection, side_by_side ? 0 : rows, p->out_width, pixels, runs);
+  const int side_by_side =
+      p->runs == 1 && p->steps[1] == 1 && (rows == 1 || p->steps[0] * p->wide_width == out_width);
+  np_indirection_fill(&indirection, side_by_side ? 0 : rows, out_width, pixels, runs);
   if (p->copies) {
     static const size_t all[2] = {1, 1};
     const np_padded_image source = {
         .pixels = image,
-        .height = p->height,
-        .width = p->width,
-        .channels = p->channels,
+        .in_element = sizeof(float),
+        .sizes = &p->image,
         .pads = p->pads,
         .picks = all,
         .wide_width = p->wide_width,
         .element = sizeof(float),
-        .write = copy,
+        .convert = copy,
     };
-    const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
-    np_pad_image_rows(&source, first * p->steps[0], (rows - 1) * p->steps[0] + reach, scratch);
+    np_pad_image_rows(&source, first * p->steps[0],
+                      np_reach(p->kernel, p->steps, p->dilations, rows), scratch);
     image = (const float *)scratch;
   } else {
-    image += first * p->steps[0] * p->wide_width * p->channels;
+    image += first * p->steps[0] * p->wide_width * channels;
   }
 
-  const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
+  const size_t outputs = p->outputs / p->groups, inputs = channels / p->groups;
   const size_t group_size = np_fp32_packed_size(p->lanes, 1, outputs, p->runs * p->run_length);
   np_fp32_panel given = {
       .pixels = pixels,
-      .row_stride = side_by_side ? p->channels : 0,
-      .count = rows * p->out_width,
+      .row_stride = side_by_side ? channels : 0,
+      .count = rows * out_width,
       .runs = runs,
       .lanes = p->lanes,
       .out_stride = p->outputs,
-      .epilogue = &task->epilogue,
+      .epilogue = &task->end.epilogue,
   };
   for (size_t group = 0; group < p->groups; group++) {
     given.image = image + group * inputs;
@@ -182,42 +178,36 @@ static void some_rows(const job *task, const float *image, size_t first, size_t 
 }
 
 static void part(void *context, size_t thread, size_t index) {
-  const job *task = context;
+  const conv_job *task = context;
   const struct np_fp32_convolution_params *p = task->params;
-  const size_t side = index % p->parts;
-  const size_t row_tile = index / p->parts % p->row_tiles;
-  const size_t number = index / p->parts / p->row_tiles;
-  const size_t first = row_tile * p->row_tile;
-  const size_t rows = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
-  const float *image = task->in + number * p->height * p->width * p->channels;
-  float *out = task->out + (number * p->out_height + first) * p->out_width * p->outputs;
+  const struct np_image_sizes *sizes = &p->image;
+  const np_convolution_part part = np_convolution_part_of(
+      index, p->row_tile, p->row_tiles, sizes->out_height, 1, p->parts, p->parts);
+  const float *image = task->in + part.image * sizes->height * sizes->width * sizes->channels;
+  const size_t row = part.image * sizes->out_height + part.rows.first;
   const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
-  some_rows(task, image, first, rows, side * panels / p->parts, (side + 1) * panels / p->parts, out,
+  some_rows(task, image, part.rows.first, part.rows.count, part.columns.first * panels / p->parts,
+            part.columns.end * panels / p->parts,
+            task->out + row * sizes->out_width * p->outputs,
             task->scratch + thread * p->thread_scratch);
 }
 
-static job job_of(const struct np_fp32_convolution_params *p, const float *in,
-                  const float *residual, float *out, uint8_t *scratch) {
-  job task = {
+static conv_job job_of(const struct np_fp32_convolution_params *p, const float *in,
+                       const float *residual, float *out, uint8_t *scratch) {
+  return (conv_job){
       .params = p,
       .multiply = np_fp32_multiply_for(p->lanes, p->target),
-      .end = np_epilogue_for(p->target),
-      .epilogue = p->epilogue,
+      .end = np_epilogue_plan_of(&p->epilogue, residual, p->target),
       .in = in,
-      .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? residual : NULL,
-      .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? residual : NULL,
       .out = out,
       .scratch = scratch,
   };
-  /* What is added before is part of the accumulators already when the epilogue begins. */
-  if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
-  return task;
 }
 
 void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const float *image,
                               size_t first, size_t rows, const float *residual, float *out,
                               uint8_t *scratch) {
-  const job task = job_of(p, image, residual, out, scratch);
+  const conv_job task = job_of(p, image, residual, out, scratch);
   const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
   some_rows(&task, image, first, rows, 0, panels, out, scratch);
 }
@@ -225,10 +215,10 @@ void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const 
 int np_fp32_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
                         np_workers *workers) {
   const struct np_fp32_convolution_params *p = params;
-  job task = job_of(p, inputs[0], inputs[1], out, workspace);
-  const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
+  conv_job task = job_of(p, inputs[0], inputs[1], out, workspace);
+  const double pixels = (double)p->image.batch * (double)(p->image.out_height * p->image.out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
-                  p->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
+  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task,
+                  p->image.batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

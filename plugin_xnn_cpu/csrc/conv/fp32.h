@@ -2,9 +2,9 @@
  *
  * What is packed for them is written by np_fp32_pack. Read by cffi too: no directives but simple
  * constants. */
-#ifndef NARROWPASS_CONV_FP32_H
-#define NARROWPASS_CONV_FP32_H
+#pragma once
 
+#include "conv/image.h"
 #include "epilogue/epilogue.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
@@ -15,22 +15,17 @@
  * is the residual, if any; the output may lie where it does if that is added before the function.
  *
  * Output pixels are read from the image, or from a copy with zeros around of what a row tile of
- * output rows is made from, in runs of dense elements: a row of the kernel window, or a pixel of it
- * where its pixels lie apart. Long K dimensions are accumulated in blocks of about `depth` inputs,
- * so that the weights of a part of a panel stay in the L1 and L2 caches for all output pixels of
- * the row tile. */
+ * output rows is computed from, in runs of dense elements: a row of the kernel window, or a pixel
+ * of it where its pixels lie apart. Long K dimensions are accumulated in blocks of about `depth`
+ * inputs, so that the weights of a part of a panel stay in the L1 and L2 caches for all output
+ * pixels of the row tile. */
 struct np_fp32_convolution_params {
   const void *packed;
   size_t lanes; /* of the packed weights */
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
+  struct np_image_sizes image;
   size_t outputs;
   size_t groups;
-  size_t window[2];
+  size_t kernel[2]; /* height, width */
   size_t steps[2]; /* between output pixels */
   size_t dilations[2];
   size_t pads[2];    /* above, left */
@@ -60,12 +55,7 @@ struct np_fp32_winograd_params {
   const void *packed;
   size_t lanes; /* of the packed weights */
   size_t tile;  /* its outputs down and along: 2 or 4 */
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
+  struct np_image_sizes image;
   size_t outputs;
   size_t pads[2];        /* above, left */
   size_t tiles[2];       /* of an image: down, along */
@@ -73,10 +63,10 @@ struct np_fp32_winograd_params {
   size_t parts;          /* that the panels are divided into, for threads */
   size_t row_stride;     /* floats from a transformed tile to the next */
   size_t element_stride; /* from an element of these tiles to the next */
-  size_t sums_stride;    /* the same for their products with a panel */
+  size_t acc_stride;     /* the same for accumulators of a panel */
   struct np_epilogue epilogue;
   int32_t target;        /* NP_TARGET_* */
-  size_t sums_offset;    /* bytes, in a thread's scratch memory; transformed tiles come first */
+  size_t acc_offset;     /* bytes, in a thread's scratch memory; transformed tiles come first */
   size_t zeros_offset;   /* a pixel of zeros, which lies around images */
   size_t rows_offset;    /* where the transformed tiles start */
   size_t thread_scratch; /* bytes */
@@ -102,5 +92,3 @@ void np_fp32_pack(size_t lanes, size_t groups, size_t outputs, size_t inputs, in
 
 /* Lanes of the registers that the fast code for this processor has; 0 where there is none. */
 size_t np_fp32_lanes(void);
-
-#endif

@@ -1,8 +1,6 @@
 /* Indirect convolution; see conv/indirection.h. */
 #include "conv/indirection.h"
 
-#include <string.h>
-
 void np_indirection_fill(const np_indirection *p, size_t rows, size_t columns, int32_t *pixels,
                          int32_t *runs) {
   const size_t *steps = p->steps, *dilations = p->dilations;
@@ -16,7 +14,7 @@ void np_indirection_fill(const np_indirection *p, size_t rows, size_t columns, i
     const int32_t start = (int32_t)(y * down);
     for (size_t x = 0; x < inner; x++) pixels[x] = start + (int32_t)x * step;
   }
-  const size_t in_row = p->runs / p->window[0];
+  const size_t in_row = p->runs / p->kernel[0];
   for (size_t q = 0; q < p->runs; q++) {
     const size_t row = q / in_row * dilations[0], column = q % in_row * dilations[1];
     runs[q] = (int32_t)((row * width + column) * channels);
@@ -24,29 +22,38 @@ void np_indirection_fill(const np_indirection *p, size_t rows, size_t columns, i
 }
 
 void np_pad_image_rows(const np_padded_image *image, size_t first, size_t rows, void *to) {
-  const size_t channels = image->channels, step = image->picks[1];
-  const size_t above = image->pads[0], pixel = channels * image->element;
-  const size_t before = image->pads[1] < image->wide_width ? image->pads[1] : image->wide_width;
-  const size_t room = image->wide_width - before, there = (image->width + step - 1) / step;
-  const size_t width = there < room ? there : room;
-  const size_t left = before * pixel, inside = width * pixel;
-  const size_t row_size = image->wide_width * pixel;
+  const struct np_image_sizes *sizes = image->sizes;
+  const size_t channels = sizes->channels, width = image->wide_width, pick = image->picks[1];
+  const size_t above = image->pads[0], before = image->pads[1];
+  const size_t pixel = channels * image->element;
+  const size_t row_bytes = sizes->width * channels * image->in_element;
+  const uint8_t *pixels = image->pixels;
   uint8_t *wide = to;
-  for (size_t row = 0; row < rows; row++, wide += row_size) {
+  if (width == sizes->width && above + before == 0 && image->picks[0] * pick == 1 &&
+      first + rows <= sizes->height) {
+    image->convert(pixels + first * row_bytes, rows * width * channels, image->zero, wide);
+    return;
+  }
+  /* Columns that lie inside the image: those from `left` to `right`. */
+  const size_t left = np_min(np_ceil_div(before, pick), width);
+  const size_t end = np_min(np_ceil_div(sizes->width + before, pick), width);
+  const size_t right = end < left ? left : end;
+  for (size_t row = 0; row < rows; row++, wide += width * pixel) {
     const size_t y = (first + row) * image->picks[0];
-    if (y < above || y - above >= image->height) {
-      memset(wide, 0, row_size);
+    if (y < above || y - above >= sizes->height || left == right) {
+      memset(wide, image->padding, width * pixel);
       continue;
     }
-    const float *in = image->pixels + (y - above) * image->width * channels;
-    memset(wide, 0, left);
-    if (step == 1) {
-      image->write(in, width * channels, wide + left);
+    const uint8_t *in = pixels + (y - above) * row_bytes;
+    in += (left * pick - before) * channels * image->in_element;
+    memset(wide, image->padding, left * pixel);
+    if (pick == 1) {
+      image->convert(in, (right - left) * channels, image->zero, wide + left * pixel);
     } else {
-      for (size_t x = 0; x < width; x++) {
-        image->write(in + x * step * channels, channels, wide + left + x * pixel);
+      for (size_t x = left; x < right; x++, in += pick * channels * image->in_element) {
+        image->convert(in, channels, image->zero, wide + x * pixel);
       }
     }
-    memset(wide + left + inside, 0, row_size - left - inside);
+    memset(wide + right * pixel, image->padding, (width - right) * pixel);
   }
 }

@@ -2,9 +2,6 @@
 #include "conv/indirection.h"
 #include "gemm/int8/panel.h"
 
-/* Multiplications below which waking the workers costs more than it saves. */
-#define SMALL_WORK 4e5
-
 typedef struct {
   const struct np_int8_convolution_params *params;
   const np_int8_micro_kernels *code;
@@ -19,54 +16,44 @@ typedef struct {
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_int8_convolution_params *p = task->params;
-  const size_t columns = index % p->parts * p->part_columns;
-  const size_t row_tile = index / p->parts % p->row_tiles;
-  const size_t image = index / p->parts / p->row_tiles;
-  const size_t first = row_tile * p->row_tile;
-  const size_t rows = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
+  const struct np_image_sizes *sizes = &p->image;
+  const np_int8_micro_kernels *code = task->code;
+  const size_t outputs = p->outputs / p->groups, inputs = sizes->channels / p->groups;
+  const np_convolution_part part = np_convolution_part_of(
+      index, p->row_tile, p->row_tiles, sizes->out_height, p->part_columns, p->parts, outputs);
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  const np_int8_image source = {
-      .pixels = task->in + image * p->height * p->width * p->channels,
-      .height = p->height,
-      .width = p->width,
-      .channels = p->channels,
-      .pads = p->pads,
-      .picks = p->picks,
-      .wide_width = p->wide_width,
-      .zero = task->in_zero,
-      .u8 = p->in_u8,
-  };
-  const size_t reach = (p->window[0] - 1) * p->dilations[0] + 1;
-  const np_indirection indirection = {p->wide_width, p->channels,  p->window,
-                                      p->steps,      p->dilations, p->runs};
+  const size_t row_size = sizes->width * sizes->channels;
+  const int8_t *image = task->in + part.image * sizes->height * row_size;
   const uint8_t *wide = scratch;
   if (p->in_place) {
-    wide = (const uint8_t *)source.pixels + first * p->steps[0] * p->width * p->channels;
+    wide = (const uint8_t *)image + part.rows.first * p->steps[0] * row_size;
   } else {
-    np_int8_pad_rows(task->code, &source, first * p->steps[0], (rows - 1) * p->steps[0] + reach,
-                     scratch);
+    const np_padded_image source = np_int8_padded_image(code, image, sizes, p->pads, p->picks,
+                                                        p->wide_width, task->in_zero, p->in_u8);
+    np_pad_image_rows(&source, part.rows.first * p->steps[0],
+                      np_reach(p->kernel, p->steps, p->dilations, part.rows.count), scratch);
   }
-  np_indirection_fill(&indirection, rows, p->out_width, pixels, runs);
+  const np_indirection indirection = {p->wide_width, sizes->channels, p->kernel,
+                                      p->steps,      p->dilations,    p->runs};
+  np_indirection_fill(&indirection, part.rows.count, sizes->out_width, pixels, runs);
 
-  const size_t outputs = p->outputs / p->groups, inputs = p->channels / p->groups;
-  const size_t last = columns + p->part_columns < outputs ? columns + p->part_columns : outputs;
-  const np_int8_micro_kernels *code = task->code;
-  const size_t steps = (p->run_length + code->group - 1) / code->group;
-  const size_t panel_size = code->panel_size(code->columns, p->runs * steps);
-  const size_t group_size = code->packed_size(1, outputs, p->runs, p->run_length);
+  const size_t steps = np_ceil_div(p->run_length, code->group);
+  const size_t panel_size = np_int8_panel_size(code->group, code->columns, p->runs * steps);
+  const size_t group_size = np_int8_packed_size(code->group, 1, outputs, p->runs, p->run_length);
   const size_t element = p->to == NP_INT8_OUT_INT8 ? 1 : sizeof(float);
-  const size_t start = (image * p->out_height + first) * p->out_width * p->outputs;
+  const size_t start =
+      (part.image * sizes->out_height + part.rows.first) * sizes->out_width * p->outputs;
   np_int8_panel panel = {
       .kind = p->to == NP_INT8_OUT_INT8 ? NP_INT8_TO_INT8 : NP_INT8_TO_FLOAT,
       .raw = p->to == NP_INT8_OUT_INT32,
       .low = p->float_low,
       .high = p->float_high,
       .pixels = pixels,
-      .count = rows * p->out_width,
-      .line = p->out_width > 1 ? p->out_width : rows,
-      .step = (p->out_width > 1 ? p->steps[1] : p->steps[0] * p->wide_width) * p->channels,
+      .count = part.rows.count * sizes->out_width,
+      .line = sizes->out_width > 1 ? sizes->out_width : part.rows.count,
+      .step = (sizes->out_width > 1 ? p->steps[1] : p->steps[0] * p->wide_width) * sizes->channels,
       .runs = runs,
       .run_count = p->runs,
       .groups = steps,
@@ -91,13 +78,13 @@ static void part(void *context, size_t thread, size_t index) {
     const uint8_t *packed = (const uint8_t *)p->packed + group * group_size;
     panel.image = wide + group * inputs * code->element;
     if (p->weight_zeros != NULL) {
-      int32_t *acc = (int32_t *)(scratch + p->sums_offset);
+      int32_t *acc = (int32_t *)(scratch + p->acc_offset);
       np_int8_row_sums(code, panel.image, pixels, panel.count, runs, p->runs, p->run_length,
                        panel.row_zeros, acc);
       panel.row_sums = acc;
     }
-    for (size_t column = columns; column < last; column += panel.columns) {
-      panel.columns = last - column < code->most ? last - column : code->most;
+    for (size_t column = part.columns.first; column < part.columns.end; column += panel.columns) {
+      panel.columns = np_min(part.columns.end - column, code->most);
       panel.panel = packed + column / code->columns * panel_size;
       const size_t place = start + group * outputs + column;
       panel.out = task->out + place * element;
@@ -122,9 +109,9 @@ int np_int8_convolution(const void *params, const void *const *inputs, void *out
               .out = out,
               .scratch = workspace};
   if (p->to != NP_INT8_OUT_INT8) np_int8_read_quantization(inputs, &task.in_scale, &task.in_zero);
-  const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
+  const double pixels = (double)p->image.batch * (double)(p->image.out_height * p->image.out_width);
   const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
-                  p->batch * p->row_tiles * p->parts, 0);
+  np_parallel_for(work < NP_SMALL_NARROW ? NULL : workers, part, &task,
+                  p->image.batch * p->row_tiles * p->parts, 0);
   return 0;
 }

@@ -1,28 +1,17 @@
 /* Depthwise convolutions of float32; see depthwise/fp32.h. */
-#include <math.h>
-
 #include "depthwise/fp32_tile.h"
 
-/* Multiplications below which waking the workers costs more than it saves. */
-#define SMALL_WORK 1e5
-
 typedef struct {
-  const struct np_fp32_depthwise_params *params;
-  np_fp32_depthwise_rows *rows;
-  const float *in;
-  const float *before; /* residuals */
-  const float *after;
-  float *out;
-  uint8_t *scratch;
-} job;
+  np_job job;
+  np_epilogue_plan end;
+} depthwise_job;
 
 static size_t block_size(size_t height, size_t width) {
   return (1 + height * width) * NP_FP32_DEPTHWISE_BLOCK;
 }
 
 size_t np_fp32_depthwise_packed_size(size_t channels, size_t height, size_t width) {
-  const size_t blocks = (channels + NP_FP32_DEPTHWISE_BLOCK - 1) / NP_FP32_DEPTHWISE_BLOCK;
-  return blocks * block_size(height, width) * sizeof(float);
+  return np_ceil_div(channels, NP_FP32_DEPTHWISE_BLOCK) * block_size(height, width) * sizeof(float);
 }
 
 void np_fp32_depthwise_pack(size_t channels, size_t height, size_t width, const void *weights,
@@ -41,76 +30,69 @@ void np_fp32_depthwise_pack(size_t channels, size_t height, size_t width, const 
   }
 }
 
-np_fp32_depthwise_tile np_fp32_depthwise_tile_for(const struct np_fp32_depthwise_params *p) {
-  struct np_epilogue e = p->epilogue;
-  /* What is added before is part of the accumulators already when the epilogue begins. */
-  if (e.residual == NP_RESIDUAL_BEFORE) e.residual = NP_RESIDUAL_NONE;
-  const int simple = e.function == NP_EPILOGUE_CLAMP && e.residual == NP_RESIDUAL_NONE;
+np_fp32_depthwise_tile np_fp32_depthwise_tile_for(const struct np_fp32_depthwise_params *p,
+                                                  const np_epilogue_plan *end) {
   return (np_fp32_depthwise_tile){
-      .width = p->width,
-      .out_width = p->out_width,
-      .window = {p->window[0], p->window[1]},
+      .width = p->image.width,
+      .out_width = p->image.out_width,
+      .kernel = {p->kernel[0], p->kernel[1]},
       .strides = {p->strides[0], p->strides[1]},
       .dilations = {p->dilations[0], p->dilations[1]},
       .left = p->pads[1],
-      .pixel = p->channels,
-      .columns = p->channels,
+      .pixel = p->image.channels,
+      .columns = p->image.channels,
       .packed = p->packed,
-      .low = simple ? e.low : -INFINITY,
-      .high = simple ? e.high : INFINITY,
-      .end = simple ? NULL : np_epilogue_for(p->target),
-      .epilogue = e,
+      .low = end->low,
+      .high = end->high,
+      .end = end->tile,
+      .epilogue = end->epilogue,
   };
 }
 
 void np_fp32_depthwise_address(const struct np_fp32_depthwise_params *p, const float *image,
                                size_t first, size_t count, const float **rows) {
-  const size_t needed = np_fp32_depthwise_reach(p, count);
+  const size_t needed = np_reach(p->kernel, p->strides, p->dilations, count);
   for (size_t i = 0; i < needed; i++) {
     const size_t y = first * p->strides[0] + i; /* counted with the pads */
-    const int inside = y >= p->pads[0] && y - p->pads[0] < p->height;
-    rows[i] = inside ? image + (y - p->pads[0]) * p->width * p->channels : NULL;
+    const int inside = y >= p->pads[0] && y - p->pads[0] < p->image.height;
+    rows[i] = inside ? image + (y - p->pads[0]) * p->image.width * p->image.channels : NULL;
   }
 }
 
 static void part(void *context, size_t thread, size_t index) {
-  const job *task = context;
-  const struct np_fp32_depthwise_params *p = task->params;
-  const size_t side = index % p->parts;
-  const size_t row_tile = index / p->parts % p->row_tiles;
-  const size_t number = index / p->parts / p->row_tiles;
-  const size_t first = row_tile * p->row_tile, channel = side * p->part;
-  const size_t left = p->channels - channel;
-  const float *image = task->in + number * p->height * p->width * p->channels + channel;
-  const float **rows = (const float **)(void *)(task->scratch + thread * p->thread_scratch);
-  const size_t at = (number * p->out_height + first) * p->out_width * p->channels + channel;
-  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(p);
-  tile.count = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
-  tile.columns = left < p->part ? left : p->part;
-  tile.packed += channel / NP_FP32_DEPTHWISE_BLOCK * block_size(p->window[0], p->window[1]);
-  tile.out = task->out + at;
-  tile.before = task->before == NULL ? NULL : task->before + at;
-  tile.after = task->after == NULL ? NULL : task->after + at;
-  np_fp32_depthwise_address(p, image, first, tile.count, rows);
+  const depthwise_job *task = context;
+  const struct np_fp32_depthwise_params *p = task->job.params;
+  const struct np_image_sizes *sizes = &p->image;
+  const np_convolution_part part = np_convolution_part_of(
+      index, p->row_tile, p->row_tiles, sizes->out_height, p->part, p->parts, sizes->channels);
+  const size_t channel = part.columns.first;
+  const float *image = (const float *)task->job.inputs[0] + channel +
+                       part.image * sizes->height * sizes->width * sizes->channels;
+  const float **rows = (const float **)(void *)(task->job.scratch + thread * p->thread_scratch);
+  const size_t row = part.image * sizes->out_height + part.rows.first;
+  const size_t at = row * sizes->out_width * sizes->channels + channel;
+  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(p, &task->end);
+  tile.count = part.rows.count;
+  tile.columns = part.columns.count;
+  tile.packed += channel / NP_FP32_DEPTHWISE_BLOCK * block_size(p->kernel[0], p->kernel[1]);
+  tile.out = (float *)task->job.out + at;
+  tile.before = task->end.before == NULL ? NULL : task->end.before + at;
+  tile.after = task->end.after == NULL ? NULL : task->end.after + at;
+  np_fp32_depthwise_address(p, image, part.rows.first, tile.count, rows);
   tile.rows = rows;
-  task->rows(&tile);
+  NP_FOR_ISA(np_fp32_depthwise, p->target)(&tile);
 }
 
 int np_fp32_depthwise(const void *params, const void *const *inputs, void *out, void *workspace,
                       np_workers *workers) {
   const struct np_fp32_depthwise_params *p = params;
-  job task = {
-      .params = p,
-      .rows = NP_FOR_ISA(np_fp32_depthwise, p->target),
-      .in = inputs[0],
-      .before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
-      .after = p->epilogue.residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
-      .out = out,
-      .scratch = workspace,
-  };
-  const double outputs = (double)p->batch * (double)(p->out_height * p->out_width * p->channels);
-  const double work = outputs * (double)(p->window[0] * p->window[1]);
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
-                  p->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
+  const struct np_image_sizes *sizes = &p->image;
+  depthwise_job task = {{params, inputs, out, workspace, 0},
+                        np_epilogue_plan_of(&p->epilogue, inputs[1], p->target)};
+  const size_t outputs = sizes->out_height * sizes->out_width * sizes->channels;
+  const double work =
+      (double)sizes->batch * (double)outputs * (double)(p->kernel[0] * p->kernel[1]);
+  np_parallel_for(work < NP_SMALL_DEPTHWISE ? NULL : workers, part, &task,
+                  sizes->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -1,9 +1,9 @@
 /* Depthwise convolutions of float32, of our own.
  *
  * Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_DEPTHWISE_FP32_H
-#define NARROWPASS_DEPTHWISE_FP32_H
+#pragma once
 
+#include "conv/image.h"
 #include "epilogue/epilogue.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
@@ -17,13 +17,8 @@
  * output may lie where it does if that is added before the function. */
 struct np_fp32_depthwise_params {
   const void *packed;
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
-  size_t window[2];
+  struct np_image_sizes image;
+  size_t kernel[2]; /* height, width */
   size_t strides[2];
   size_t dilations[2];
   size_t pads[2];   /* above, left */
@@ -43,5 +38,3 @@ size_t np_fp32_depthwise_packed_size(size_t channels, size_t height, size_t widt
  * channels: the bias first. */
 void np_fp32_depthwise_pack(size_t channels, size_t height, size_t width, const void *weights,
                             const void *bias, void *packed);
-
-#endif

@@ -17,11 +17,11 @@
 #define BLOCK NP_FP32_DEPTHWISE_BLOCK
 
 NP_INLINE const float *weights_of(const np_fp32_depthwise_tile *p, size_t channel) {
-  const size_t size = (1 + p->window[0] * p->window[1]) * BLOCK;
+  const size_t size = (1 + p->kernel[0] * p->kernel[1]) * BLOCK;
   return p->packed + channel / BLOCK * size + channel % BLOCK;
 }
 
-/* `high` × WIDE outputs of LANES channels of a dense window of `size` × `size` that moves by
+/* `high` × WIDE outputs of LANES channels of a dense kernel window of `size` × `size` with stride
  * `step`; x[i] is where row i of the image has the tile's first column. */
 NP_INLINE void tile(const np_fp32_depthwise_tile *p, const float *const *x, size_t channel, float *out,
                  size_t out_row, const int high, const int size, const int step) {
@@ -67,10 +67,10 @@ NP_INLINE taps inside(const np_fp32_depthwise_tile *p, size_t column) {
   const size_t first = start < p->left ? (p->left - start + dilation - 1) / dilation : 0;
   const size_t last = p->left + p->width; /* counted as `start` is */
   const size_t end = start < last ? (last - start + dilation - 1) / dilation : 0;
-  return (taps){first, end < p->window[1] ? end : p->window[1]};
+  return (taps){first, end < p->kernel[1] ? end : p->kernel[1]};
 }
 
-/* Outputs of some channels of any window, whose columns from `first` to `end` are inside. */
+/* Outputs of some channels of any kernel, whose columns from `first` to `end` are inside. */
 NP_INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, taps in, size_t channel,
                 size_t some, const int pixels, const int vectors, const int whole) {
   vec acc[WIDE][4];
@@ -80,13 +80,13 @@ NP_INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, t
     UNROLL for (int i = 0; i < pixels; i++) acc[i][v] = load(weights[v]);
   }
   const size_t step = p->strides[1] * p->pixel;
-  for (size_t j = 0; j < p->window[0]; j++) {
+  for (size_t j = 0; j < p->kernel[0]; j++) {
     const float *line = p->rows[row * p->strides[0] + j * p->dilations[0]];
     if (line == NULL) continue;
     for (size_t k = in.first; k < in.end; k++) {
       const size_t at = column * p->strides[1] + k * p->dilations[1] - p->left;
       const float *x = line + at * p->pixel + channel;
-      const size_t tap = (1 + j * p->window[1] + k) * BLOCK;
+      const size_t tap = (1 + j * p->kernel[1] + k) * BLOCK;
       UNROLL for (int v = 0; v < vectors; v++) {
         const vec weight = load(weights[v] + tap);
         UNROLL for (int i = 0; i < pixels; i++) {
@@ -121,7 +121,7 @@ NP_INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, t
 NP_INLINE void row_part(const np_fp32_depthwise_tile *p, size_t row, size_t column, size_t channel,
                      const int pixels) {
   /* Where there are several, all of their output pixels are inside. */
-  const taps in = pixels > 1 ? (taps){0, p->window[1]} : inside(p, column);
+  const taps in = pixels > 1 ? (taps){0, p->kernel[1]} : inside(p, column);
   if (pixels == 1) {
     for (; channel + 4 * LANES <= p->columns; channel += 4 * LANES) {
       any(p, row, column, in, channel, LANES, 1, 4, 1);
@@ -137,7 +137,7 @@ NP_INLINE void row_part(const np_fp32_depthwise_tile *p, size_t row, size_t colu
 
 /* The columns of the output whose output pixels are inside. */
 NP_INLINE taps whole_columns(const np_fp32_depthwise_tile *p) {
-  const size_t step = p->strides[1], reach = (p->window[1] - 1) * p->dilations[1] + 1;
+  const size_t step = p->strides[1], reach = (p->kernel[1] - 1) * p->dilations[1] + 1;
   const size_t first = (p->left + step - 1) / step;
   const size_t room = p->left + p->width;
   size_t end = room < reach ? 0 : (room - reach) / step + 1;
@@ -174,7 +174,8 @@ NP_INLINE void tiles(const np_fp32_depthwise_tile *p, size_t row, size_t column,
 }
 
 /* Rows from `row` on, as many as a tile may have where no row of their output pixels is outside;
- * gives how many these are. Kernels of `size` 0 are others than those that there are tiles for. */
+ * returns how many these are. Kernels of `size` 0 are others than those that there are tiles for.
+ * */
 NP_INLINE size_t some_rows(const np_fp32_depthwise_tile *p, size_t row, taps whole, const int size,
                         const int step) {
   size_t inside_rows = 0; /* of the image, from the kernel window's first on */
@@ -186,7 +187,7 @@ NP_INLINE size_t some_rows(const np_fp32_depthwise_tile *p, size_t row, taps who
     while (inside_rows < wanted && p->rows[first + inside_rows] != NULL) inside_rows++;
   }
   const int tiled = size > 0 && inside_rows >= (size_t)size;
-  /* Windows that move by 2 share fewer rows: more than two of them do not pay. */
+  /* With stride 2 output pixels share fewer rows: more than two of them do not pay. */
   const int four = HIGH == 4 && step == 1 && tiled && inside_rows == (size_t)(3 + size);
   const int two = HIGH >= 2 && tiled && !four && inside_rows >= (size_t)(step + size);
   const size_t rows = four ? 4 : two ? 2 : 1;
@@ -216,9 +217,9 @@ NP_INLINE size_t some_rows(const np_fp32_depthwise_tile *p, size_t row, taps who
 #define ALL_ROWS(size, step)                                                            \
   for (size_t row = 0; row < p->count;) row += some_rows(p, row, whole, (size), (step))
 
-/* Kernels of any width that move by 1 or 2 columns and have no dilation along. */
+/* Kernels of any width with stride 1 or 2 and no dilation along. */
 NP_INLINE void dense_rows(const np_fp32_depthwise_tile *p, const int step) {
-  switch (p->window[1]) {
+  switch (p->kernel[1]) {
     case 3: wide_rows(p, 3, step); break;
     case 5: wide_rows(p, 5, step); break;
     case 7: wide_rows(p, 7, step); break;
@@ -233,7 +234,7 @@ void NP_OF_ISA(np_fp32_depthwise)(const np_fp32_depthwise_tile *p) {
   const size_t step = p->strides[1];
 #if HIGH > 1
   /* Several rows of small kernels share what they load, but borders are slow. */
-  const int square = p->window[0] == 3 && p->window[1] == 3 && p->strides[0] == step;
+  const int square = p->kernel[0] == 3 && p->kernel[1] == 3 && p->strides[0] == step;
   const int dense = p->dilations[0] == 1 && p->dilations[1] == 1;
   if (square && dense && step == 1 && p->out_width > 4 * WIDE) {
     ALL_ROWS(3, 1);

@@ -44,7 +44,7 @@ NP_INLINE void piece(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const 
   }
 }
 
-/* `size` taps, or, where it is 0, those of p->window[1]. */
+/* `size` taps, or, where it is 0, those of p->kernel[1]. */
 NP_INLINE void pieces(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const float *line,
                    const np_wide_tile *t, size_t channel, const float *weights, int skipped,
                    unsigned inside, const int wide, const int size, const int step,
@@ -60,7 +60,7 @@ NP_INLINE void pieces(const np_fp32_depthwise_tile *p, vec acc[WIDE_TILE], const
   } else if (size > 0) {
     PIECE(0, size);
   } else {
-    const int all = (int)p->window[1];
+    const int all = (int)p->kernel[1];
     int tap = 0;
     for (; tap + 5 <= all; tap += 5) PIECE(tap, 5);
     for (; tap + 2 <= all; tap += 2) PIECE(tap, 2);
@@ -80,12 +80,12 @@ NP_INLINE void wide_tile(const np_fp32_depthwise_tile *p, const np_wide_tile *t,
     UNROLL for (int i = 0; i < wide; i++) acc[v][i] = bias;
   }
   weights += BLOCK;
-  const size_t row_of_weights = p->window[1] * BLOCK;
-  const ptrdiff_t reach = (wide - 1) * step + (ptrdiff_t)p->window[1];
+  const size_t row_of_weights = p->kernel[1] * BLOCK;
+  const ptrdiff_t reach = (wide - 1) * step + (ptrdiff_t)p->kernel[1];
   const ptrdiff_t before = t->column < 0 ? -t->column : 0, end = (ptrdiff_t)p->width - t->column;
   const int skipped = (int)(before < reach ? before : reach);
   const unsigned inside = end > skipped ? (unsigned)((end < reach ? end : reach) - skipped) : 0;
-  for (size_t y = 0; y < p->window[0]; y++, weights += row_of_weights) {
+  for (size_t y = 0; y < p->kernel[0]; y++, weights += row_of_weights) {
     const float *line = t->lines[y * p->dilations[0]];
     if (line == NULL) continue;
     UNROLL for (int v = 0; v < vectors; v++) {

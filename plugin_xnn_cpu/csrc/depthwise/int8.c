@@ -1,40 +1,42 @@
-/* Depthwise convolutions of int8; see gemm/int8/int8.h. */
+/* Depthwise convolutions of int8; see gemm/int8/int8.h.
+ *
+ * Rows of the image are interleaved by K-groups: two or, for VNNI, four pixels of a channel, one
+ * below the other, are multiplied with as many weights at a time. Pairs are of 16 channels in the
+ * order of a panel; K-groups of 4 are of 64 channels, in an order that narrowing the accumulators
+ * to bytes undoes. */
 #include "gemm/int8/panel.h"
-
-#define SMALL_WORK 1e5
 
 typedef struct {
   const struct np_int8_depthwise_params *params;
   const np_int8_micro_kernels *code;
-  const int8_t *in;
-  int8_t *out;
-  uint8_t *scratch;
-} job;
+  const int8_t *image; /* of the first channel */
+  size_t channels;
+} source_image;
 
-/* A row of the padded input, counted from the first one of a row tile; NULL outside of the
- * input. */
-static const int8_t *row_of(const struct np_int8_depthwise_params *p, const int8_t *image,
-                            size_t y) {
-  if (y < p->pads[0] || y - p->pads[0] >= p->height) return NULL;
-  return image + (y - p->pads[0]) * p->width * p->channels;
+static size_t channels_of(const struct np_int8_depthwise_params *p) {
+  return p->vnni ? NP_INT8_VNNI_CHANNELS : NP_INT8_NR;
 }
 
-/* What a row tile of output rows is made from, of `columns` channels. */
-static void upcast_rows(const job *task, const int8_t *image, size_t first, size_t columns,
-                        int16_t *wide) {
-  const struct np_int8_depthwise_params *p = task->params;
-  const size_t left = p->pads[1] < p->wide_width ? p->pads[1] : p->wide_width;
-  const size_t end = p->width + p->pads[1];
-  const size_t right = end < p->wide_width ? end : p->wide_width;
-  const size_t pixel = NP_INT8_PAIR * sizeof *wide, distance = p->dilations[0];
-  for (size_t index = 0; index < distance * p->pairs; index++) {
-    const size_t y = first * p->strides[0] + index / p->pairs + index % p->pairs * 2 * distance;
-    memset(wide, 0, left * pixel);
-    task->code->interleave_pairs(row_of(p, image, y), row_of(p, image, y + distance), p->channels,
-                                 right - left, columns, p->in_zero, wide + left * NP_INT8_PAIR);
-    memset(wide + right * NP_INT8_PAIR, 0, (p->wide_width - right) * pixel);
-    wide += p->wide_width * NP_INT8_PAIR;
+/* Interleave up to `count` rows from y on, which is counted with the pads, and return what follows
+ * them. Rows outside of the image are NULL. */
+static uint8_t *interleave(const source_image *source, size_t y, size_t count, uint8_t *wide) {
+  const struct np_int8_depthwise_params *p = source->params;
+  const np_int8_micro_kernels *code = source->code;
+  const size_t pixel = channels_of(p) * code->group * code->element;
+  const size_t left = np_min(p->pads[1], p->wide_width);
+  const size_t right = np_min(p->image.width + p->pads[1], p->wide_width);
+  const int32_t zero = p->vnni ? p->in_zero + 128 : p->in_zero;
+  const int padding = p->vnni ? zero : 0;
+  const int8_t *rows[4] = {NULL, NULL, NULL, NULL};
+  for (size_t i = 0; i < np_min(count, code->group); i++, y += p->dilations[0]) {
+    if (y < p->pads[0] || y - p->pads[0] >= p->image.height) continue;
+    rows[i] = source->image + (y - p->pads[0]) * p->image.width * p->image.channels;
   }
+  memset(wide, padding, left * pixel);
+  code->interleave(rows, p->image.channels, right - left, source->channels, zero,
+                   p->in_u8 ? 0 : 0x80, wide + left * pixel);
+  memset(wide + right * pixel, padding, (p->wide_width - right) * pixel);
+  return wide + p->wide_width * pixel;
 }
 
 /* Weights of output pixels that start in the lower row of a pair: all are moved down by a row. */
@@ -45,59 +47,94 @@ static void move_down(const uint32_t *weights, size_t pairs, size_t width, uint3
   for (size_t i = 0; i < row; i++) moved[pairs * row + i] = weights[(pairs - 1) * row + i] >> 16;
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  const job *task = context;
-  const struct np_int8_depthwise_params *p = task->params;
-  const size_t blocks = (p->channels + NP_INT8_NR - 1) / NP_INT8_NR;
-  const size_t number = index % blocks;
-  const size_t channel = number * NP_INT8_NR;
-  const size_t columns = p->channels - channel < NP_INT8_NR ? p->channels - channel : NP_INT8_NR;
-  const size_t first = index / blocks % p->row_tiles * p->row_tile;
-  const size_t image = index / blocks / p->row_tiles;
-  const size_t rows = first + p->row_tile < p->out_height ? p->row_tile : p->out_height - first;
-  uint8_t *scratch = task->scratch + thread * p->thread_scratch;
-  int16_t *wide = (int16_t *)scratch;
-  upcast_rows(task, task->in + image * p->height * p->width * p->channels + channel, first, columns,
-              wide);
+/* All rows of a row tile are interleaved first: those that are dilations[0] apart are an image of
+ * their own, whose pairs lie one after the other. */
+static void rows_by_pairs(const source_image *source, np_range rows, np_int8_depthwise_tile *tile,
+                          uint8_t *scratch, size_t row_size) {
+  const struct np_int8_depthwise_params *p = source->params;
+  const size_t distance = p->dilations[0], pairs = np_ceil_div(p->kernel[0], 2);
+  const size_t pair_bytes = tile->group_stride * sizeof(int16_t);
+  const uint8_t *weights = tile->weights;
+  uint8_t *wide = scratch;
+  for (size_t index = 0; index < distance * p->pairs; index++) {
+    const size_t y = index / p->pairs + index % p->pairs * 2 * distance;
+    wide = interleave(source, rows.first * p->strides[0] + y, 2, wide);
+  }
+  uint32_t *moved = (uint32_t *)(void *)(scratch + p->weights_offset);
+  move_down((const uint32_t *)(const void *)weights, pairs, p->kernel[1], moved);
+  for (size_t row = 0; row < rows.count; row++, tile->out += row_size) {
+    const size_t y = row * p->strides[0], lower = y / distance % 2;
+    tile->image = scratch + (y % distance * p->pairs + y / distance / 2) * pair_bytes;
+    tile->groups = (p->kernel[0] + lower + 1) / 2;
+    tile->weights = lower ? (const uint8_t *)moved : weights;
+    source->code->depthwise(tile);
+  }
+}
 
-  const size_t width = p->window[1], pairs = (p->window[0] + 1) / 2;
-  const size_t block_size = np_int8_depthwise_packed_size(1, p->window[0], width);
-  const uint8_t *head = (const uint8_t *)p->packed + number * block_size;
-  const int16_t *weights = (const int16_t *)(head + NP_INT8_HEAD);
-  uint32_t *moved = (uint32_t *)(scratch + p->weights_offset);
-  move_down((const uint32_t *)weights, pairs, width, moved);
-  const size_t row_size = p->out_width * p->channels;
-  int8_t *out = task->out + (image * p->out_height + first) * row_size + channel;
-  np_int8_depthwise_tile block = {
-      .count = p->out_width,
-      .step = p->strides[1] * NP_INT8_PAIR,
-      .pair_stride = p->wide_width * NP_INT8_PAIR,
-      .width = width,
-      .column_stride = p->dilations[1] * NP_INT8_PAIR,
+/* The rows that each row of the output needs are interleaved for it. A kernel of three rows leaves
+ * one row of its K-group free: with stride 1, two rows of the output share a K-group. */
+static void rows_by_fours(const source_image *source, np_range rows, np_int8_depthwise_tile *tile,
+                          uint8_t *scratch, size_t row_size) {
+  const struct np_int8_depthwise_params *p = source->params;
+  const int shared = p->kernel[0] == 3 && p->kernel[1] == 3 && p->strides[0] * p->dilations[0] == 1;
+  const size_t height = shared ? 4 : p->kernel[0];
+  tile->image = scratch;
+  tile->groups = np_ceil_div(p->kernel[0], 4);
+  for (size_t row = 0; row < rows.count; row++, tile->out += row_size) {
+    tile->lower = shared && row % 2 == 1;
+    uint8_t *wide = scratch;
+    for (size_t i = 0; i < height && !tile->lower; i += 4) {
+      const size_t y = (rows.first + row) * p->strides[0] + i * p->dilations[0];
+      wide = interleave(source, y, height - i, wide);
+    }
+    source->code->depthwise(tile);
+  }
+}
+
+static void part(void *context, size_t thread, size_t index) {
+  const np_job *job = context;
+  const struct np_int8_depthwise_params *p = job->params;
+  const struct np_image_sizes *sizes = &p->image;
+  const np_int8_micro_kernels *code = np_int8_micro_kernels_for(p->target, p->vnni);
+  const size_t block = channels_of(p), blocks = np_ceil_div(sizes->channels, block);
+  const np_convolution_part part = np_convolution_part_of(
+      index, p->row_tile, p->row_tiles, sizes->out_height, block, blocks, sizes->channels);
+  const size_t channel = part.columns.first, row_size = sizes->out_width * sizes->channels;
+  const size_t image_size = sizes->height * sizes->width * sizes->channels;
+  const source_image source = {
+      p, code, (const int8_t *)job->inputs[0] + part.image * image_size + channel,
+      part.columns.count};
+  const size_t packed = np_int8_depthwise_packed_size(code->group, 1, p->kernel[0], p->kernel[1]);
+  const uint8_t *head = (const uint8_t *)p->packed + channel / block * packed;
+  const size_t pixel = block * code->group, row = part.image * sizes->out_height + part.rows.first;
+  np_int8_depthwise_tile tile = {
+      .count = sizes->out_width,
+      .step = p->strides[1] * pixel,
+      .group_stride = p->wide_width * pixel,
+      .width = p->kernel[1],
+      .column_stride = p->dilations[1] * pixel,
+      .weights = head + (p->vnni ? NP_INT8_VNNI_BLOCK_HEAD : NP_INT8_HEAD),
       .head = head,
-      .columns = columns,
-      .out_stride = p->channels,
+      .columns = part.columns.count,
+      .out = (int8_t *)job->out + row * row_size + channel,
+      .out_stride = sizes->channels,
+      .zero = p->in_zero + 128,
+      .out_xor = p->out_u8 ? 0x80 : 0,
       .range = {p->out_zero, p->low, p->high},
   };
-  for (size_t row = 0; row < rows; row++) {
-    const size_t y = row * p->strides[0], distance = p->dilations[0];
-    const size_t lower = y / distance % 2;
-    block.image = wide + (y % distance * p->pairs + y / distance / 2) * block.pair_stride;
-    block.pairs = (p->window[0] + lower + 1) / 2;
-    block.weights = lower ? (const int16_t *)moved : weights;
-    block.out = out + row * row_size;
-    task->code->depthwise(&block);
-  }
+  (p->vnni ? rows_by_fours : rows_by_pairs)(&source, part.rows, &tile,
+                                            job->scratch + thread * p->thread_scratch, row_size);
 }
 
 int np_int8_depthwise(const void *params, const void *const *inputs, void *out, void *workspace,
                       np_workers *workers) {
   const struct np_int8_depthwise_params *p = params;
-  job task = {p, np_int8_micro_kernels_for(p->target, 0), inputs[0], out, workspace};
-  const size_t blocks = (p->channels + NP_INT8_NR - 1) / NP_INT8_NR;
-  const double outputs = (double)p->batch * (double)(p->out_height * p->out_width * p->channels);
-  const double work = outputs * (double)(p->window[0] * p->window[1]);
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, p->batch * p->row_tiles * blocks,
-                  0);
-  return 0;
+  const struct np_image_sizes *sizes = &p->image;
+  const size_t blocks = np_ceil_div(sizes->channels, channels_of(p));
+  const size_t outputs = sizes->out_height * sizes->out_width * sizes->channels;
+  const double work =
+      (double)sizes->batch * (double)outputs * (double)(p->kernel[0] * p->kernel[1]);
+  return np_run_parts((np_job){params, inputs, out, workspace, 0}, part,
+                      sizes->batch * p->row_tiles * blocks, 0,
+                      work < NP_SMALL_DEPTHWISE ? NULL : workers);
 }

@@ -1,12 +1,9 @@
 /* Depthwise convolutions of the 4-way interleaved (VNNI) layout for AVX-512 with VNNI. */
-#include "runtime/kernel.h"
-
-#ifdef NP_CHOOSES_CPU
 #include "gemm/int8/vnni_avx512.h"
 
-TARGET void np_int8_vnni_interleave_avx512(const int8_t *const *rows, size_t stride, size_t count,
-                                           size_t columns, int32_t zero, uint8_t out_xor,
-                                           uint8_t *out) {
+void np_int8_vnni_interleave_avx512(const int8_t *const *rows, size_t stride, size_t count,
+                                    size_t columns, int32_t zero, uint8_t out_xor, void *to) {
+  uint8_t *out = to;
   const __mmask64 mask = mask_of(columns);
   const __m512i bits = _mm512_set1_epi8((char)out_xor), nothing = _mm512_set1_epi8((char)zero);
   for (size_t x = 0; x < count; x++, out += NP_INT8_VNNI_PIXEL) {
@@ -36,16 +33,16 @@ typedef struct {
   __mmask64 mask;
 } requantization;
 
-/* Also gives whether no scaled sum of `terms` products is too large to be converted. */
-INLINE int start_block(const np_int8_vnni_depthwise_tile *b, size_t terms, requantization *n) {
+/* Also returns whether no scaled accumulator of `terms` terms is too large to be converted. */
+NP_INLINE int start_block(const np_int8_depthwise_tile *b, size_t terms, requantization *n) {
   const int32_t *bias = (const int32_t *)(const void *)b->head;
   const float *factors = (const float *)(const void *)(bias + NP_INT8_VNNI_CHANNELS);
-  const int32_t *weight_sums = bias + 2 * NP_INT8_VNNI_CHANNELS;
+  const int32_t *column_sums = bias + 2 * NP_INT8_VNNI_CHANNELS;
   const __m512i from_zero = _mm512_set1_epi32(b->zero);
   const __m512 most_of_acc = _mm512_set1_ps((float)terms * 127.0f * 256.0f);
   int small = 1;
   UNROLL for (int v = 0; v < 4; v++) {
-    const __m512i sum = _mm512_load_si512(weight_sums + LANES * v);
+    const __m512i sum = _mm512_load_si512(column_sums + LANES * v);
     const __m512i added = _mm512_load_si512(bias + LANES * v);
     n->start[v] = _mm512_sub_epi32(added, _mm512_mullo_epi32(sum, from_zero));
     n->scales[v] = _mm512_load_ps(factors + LANES * v);
@@ -62,7 +59,7 @@ INLINE int start_block(const np_int8_vnni_depthwise_tile *b, size_t terms, requa
   return small;
 }
 
-INLINE void store_requantized(const requantization *n, const __m512i *acc, const int small,
+NP_INLINE void store_requantized(const requantization *n, const __m512i *acc, const int small,
                               int8_t *out) {
   __m512i x[4];
   UNROLL for (int v = 0; v < 4; v++) {
@@ -76,15 +73,15 @@ INLINE void store_requantized(const requantization *n, const __m512i *acc, const
   _mm512_mask_storeu_epi8(out, n->mask, _mm512_xor_si512(cut, n->out_xor));
 }
 
-INLINE void any_kernel(const np_int8_vnni_depthwise_tile *b, const requantization *n,
+NP_INLINE void any_kernel(const np_int8_depthwise_tile *b, const requantization *n,
                        const int small) {
-  const uint8_t *weights = b->head + NP_INT8_VNNI_BLOCK_HEAD;
+  const uint8_t *weights = b->weights;
   for (size_t i = 0; i < b->count; i++) {
     __m512i acc[4];
     UNROLL for (int v = 0; v < 4; v++) acc[v] = n->start[v];
     const uint8_t *w = weights;
-    for (size_t j = 0; j < b->k_groups; j++) {
-      const uint8_t *x = b->image + i * b->step + j * b->group_stride;
+    for (size_t j = 0; j < b->groups; j++) {
+      const uint8_t *x = (const uint8_t *)b->image + i * b->step + j * b->group_stride;
       for (size_t k = 0; k < b->width; k++, x += b->column_stride, w += NP_INT8_VNNI_PIXEL) {
         UNROLL for (int v = 0; v < 4; v++) {
           acc[v] = _mm512_dpbusd_epi32(acc[v], _mm512_load_si512(x + 64 * v),
@@ -97,8 +94,8 @@ INLINE void any_kernel(const np_int8_vnni_depthwise_tile *b, const requantizatio
 }
 
 /* Kernels of up to 4 rows and 3 columns, whose weights stay in registers. */
-INLINE void three_columns(const np_int8_vnni_depthwise_tile *b, const requantization *n) {
-  const uint8_t *weights = b->head + NP_INT8_VNNI_BLOCK_HEAD;
+NP_INLINE void three_columns(const np_int8_depthwise_tile *b, const requantization *n) {
+  const uint8_t *weights = b->weights;
   const requantization kept = *n;
   const size_t step = b->step, column_stride = b->column_stride, out_stride = b->out_stride;
   const uint8_t *x = b->image;
@@ -124,25 +121,22 @@ INLINE void three_columns(const np_int8_vnni_depthwise_tile *b, const requantiza
   }
 }
 
-TARGET void np_int8_vnni_depthwise_avx512(const np_int8_vnni_depthwise_tile *b) {
+void np_int8_vnni_depthwise_avx512(const np_int8_depthwise_tile *b) {
   requantization n;
-  const int small = start_block(b, 4 * b->k_groups * b->width, &n);
-  if (small && b->width == 3 && b->k_groups == 1) {
+  const int small = start_block(b, 4 * b->groups * b->width, &n);
+  if (small && b->width == 3 && b->groups == 1) {
     three_columns(b, &n);
   } else if (!b->lower) {
     any_kernel(b, &n, small);
   } else {
     /* Kernels that start in the second row of a K-group: their weights are moved down. */
-    np_int8_vnni_depthwise_tile moved = *b;
-    uint8_t head[NP_INT8_VNNI_BLOCK_HEAD + 3 * NP_INT8_VNNI_PIXEL] __attribute__((aligned(64)));
-    memcpy(head, b->head, sizeof head);
-    for (size_t i = 0; i < 3 * NP_INT8_VNNI_PIXEL; i += 64) {
-      uint8_t *w = head + NP_INT8_VNNI_BLOCK_HEAD + i;
-      _mm512_store_si512(w, _mm512_slli_epi32(_mm512_load_si512(w), 8));
+    np_int8_depthwise_tile moved = *b;
+    uint8_t weights[3 * NP_INT8_VNNI_PIXEL] __attribute__((aligned(64)));
+    for (size_t i = 0; i < sizeof weights; i += 64) {
+      const __m512i w = _mm512_load_si512(b->weights + i);
+      _mm512_store_si512(weights + i, _mm512_slli_epi32(w, 8));
     }
-    moved.head = head;
+    moved.weights = weights;
     any_kernel(&moved, &n, small);
   }
 }
-
-#endif

@@ -1,25 +1,35 @@
-/* A depthwise convolution of float32 and those around it in one pass; see depthwise/separable.h. */
+/* A depthwise convolution of float32 and the convolutions around it, in one pass. */
 #include "depthwise/fp32_tile.h"
-#include "depthwise/separable.h"
 #include "gemm/fp32/panel.h"
 
-typedef struct {
-  const struct np_fp32_separable_params *params;
-  np_fp32_depthwise_rows *depthwise;
-  const float *in;
-  const float *residual;
-  float *out;
-  uint8_t *scratch;
-} job;
-
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+/* out = project(depthwise(expand(in))): convolutions, of which the first one may be missing, and
+ * the last one is pointwise. Images are [N, H, W, C]. The second input is the residual of
+ * the last one, if any, which may be the first input too; the output may lie where it does if that
+ * is added before the function, and it is not the first input.
+ *
+ * A thread goes over a span of output rows, a strip of them at a time: the rows of the expanded
+ * image that these need, and the rows that the depthwise convolution writes, are in the
+ * thread's scratch memory only. What divides each of the convolutions into tasks is not read. */
+struct np_fp32_separable_params {
+  struct np_fp32_convolution_params expand; /* packed is NULL where there is none */
+  struct np_fp32_depthwise_params depthwise;
+  struct np_fp32_convolution_params project;
+  size_t span;          /* output rows */
+  size_t spans;         /* of an image */
+  size_t strip;         /* output rows at a time */
+  size_t ring;          /* rows of the expanded image that are kept: what a strip needs */
+  size_t middle_offset; /* bytes, in a thread's scratch memory: rows of the depthwise result */
+  size_t rows_offset;   /* addresses of rows */
+  size_t inner_offset;  /* scratch memory of the other convolutions */
+  size_t thread_scratch;
+};
 
 /* Write rows of the expanded image from `first` to `end` into the ring. */
 static void expand(const struct np_fp32_separable_params *p, const float *image, size_t first,
                    size_t end, float *ring, uint8_t *scratch) {
-  const size_t row = p->depthwise.width * p->depthwise.channels;
+  const size_t row = p->depthwise.image.width * p->depthwise.image.channels;
   while (first < end) {
-    const size_t slot = first % p->ring, rows = least(end - first, p->ring - slot);
+    const size_t slot = first % p->ring, rows = np_min(end - first, p->ring - slot);
     np_fp32_convolution_rows(&p->expand, image, first, rows, NULL, ring + slot * row, scratch);
     first += rows;
   }
@@ -30,42 +40,44 @@ static void expand(const struct np_fp32_separable_params *p, const float *image,
 static void address(const struct np_fp32_separable_params *p, const float *ring, size_t first,
                     size_t count, const float **rows) {
   const struct np_fp32_depthwise_params *d = &p->depthwise;
-  const size_t needed = np_fp32_depthwise_reach(d, count);
+  const size_t needed = np_reach(d->kernel, d->strides, d->dilations, count);
   for (size_t i = 0; i < needed; i++) {
     const size_t y = first * d->strides[0] + i; /* counted with the pads */
-    const int inside = y >= d->pads[0] && y - d->pads[0] < d->height;
+    const int inside = y >= d->pads[0] && y - d->pads[0] < d->image.height;
     const size_t slot = inside ? (y - d->pads[0]) % p->ring : 0;
-    rows[i] = inside ? ring + slot * d->width * d->channels : NULL;
+    rows[i] = inside ? ring + slot * d->image.width * d->image.channels : NULL;
   }
 }
 
 static void part(void *context, size_t thread, size_t index) {
-  const job *task = context;
-  const struct np_fp32_separable_params *p = task->params;
+  const np_job *job = context;
+  const struct np_fp32_separable_params *p = job->params;
   const struct np_fp32_depthwise_params *d = &p->depthwise;
-  const size_t number = index / p->spans, first = index % p->spans * p->span;
-  const size_t last = least(first + p->span, d->out_height);
+  const np_epilogue_plan end = np_epilogue_plan_of(&d->epilogue, NULL, d->target);
+  const size_t number = index / p->spans;
+  const np_range span = np_range_of(index % p->spans, p->span, d->image.out_height);
   const int expands = p->expand.packed != NULL;
-  const size_t size = expands ? p->expand.height * p->expand.width * p->expand.channels
-                              : d->height * d->width * d->channels;
-  const float *image = task->in + number * size;
+  const struct np_image_sizes *given = expands ? &p->expand.image : &d->image;
+  const float *image =
+      (const float *)job->inputs[0] + number * given->height * given->width * given->channels;
+  const int adds = p->project.epilogue.residual != NP_RESIDUAL_NONE;
 
-  uint8_t *scratch = task->scratch + thread * p->thread_scratch;
+  uint8_t *scratch = job->scratch + thread * p->thread_scratch;
   uint8_t *inner = scratch + p->inner_offset;
   float *ring = (float *)(void *)scratch;
   float *middle = (float *)(void *)(scratch + p->middle_offset);
   const float **rows = (const float **)(void *)(scratch + p->rows_offset);
-  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(d);
+  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(d, &end);
   tile.rows = rows;
   tile.out = middle;
   size_t ready = 0; /* rows before this one are in the ring, or are not needed */
-  for (size_t row = first; row < last; row += p->strip) {
-    tile.count = least(p->strip, last - row);
+  for (size_t row = span.first; row < span.end; row += p->strip) {
+    tile.count = np_min(p->strip, span.end - row);
     if (expands) {
       const size_t top = row * d->strides[0]; /* counted with the pads */
-      const size_t bottom = top + np_fp32_depthwise_reach(d, tile.count);
+      const size_t bottom = top + np_reach(d->kernel, d->strides, d->dilations, tile.count);
       const size_t start = top < d->pads[0] ? 0 : top - d->pads[0];
-      const size_t end = bottom < d->pads[0] ? 0 : least(bottom - d->pads[0], d->height);
+      const size_t end = bottom < d->pads[0] ? 0 : np_min(bottom - d->pads[0], d->image.height);
       if (start > ready) ready = start;
       if (end > ready) {
         expand(p, image, ready, end, ring, inner);
@@ -75,26 +87,18 @@ static void part(void *context, size_t thread, size_t index) {
     } else {
       np_fp32_depthwise_address(d, image, row, tile.count, rows);
     }
-    task->depthwise(&tile);
-    const size_t pixel = (number * d->out_height + row) * d->out_width;
+    NP_FOR_ISA(np_fp32_depthwise, d->target)(&tile);
+    const size_t pixel = (number * d->image.out_height + row) * d->image.out_width;
     const size_t at = pixel * p->project.outputs;
-    const float *residual = task->residual == NULL ? NULL : task->residual + at;
-    np_fp32_convolution_rows(&p->project, middle, 0, tile.count, residual, task->out + at, inner);
+    np_fp32_convolution_rows(&p->project, middle, 0, tile.count,
+                             adds ? (const float *)job->inputs[1] + at : NULL,
+                             (float *)job->out + at, inner);
   }
 }
 
 int np_fp32_separable(const void *params, const void *const *inputs, void *out, void *workspace,
                       np_workers *workers) {
   const struct np_fp32_separable_params *p = params;
-  const struct np_fp32_depthwise_params *d = &p->depthwise;
-  job task = {
-      .params = p,
-      .depthwise = NP_FOR_ISA(np_fp32_depthwise, d->target),
-      .in = inputs[0],
-      .residual = p->project.epilogue.residual == NP_RESIDUAL_NONE ? NULL : inputs[1],
-      .out = out,
-      .scratch = workspace,
-  };
-  np_parallel_for(workers, part, &task, d->batch * p->spans, NP_DISABLE_DENORMALS);
-  return 0;
+  return np_run_parts((np_job){params, inputs, out, workspace, 0}, part,
+                      p->depthwise.image.batch * p->spans, NP_DISABLE_DENORMALS, workers);
 }

@@ -29,6 +29,6 @@ static void add_clamp_part(void *context, size_t start, size_t count) {
 
 int np_add_clamp(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_add_clamp_params *)params)->count;
-  return np_run_tiles((np_job){params, inputs, out, 0}, add_clamp_part, count, TILE, count * 4, 0,
-                      workers);
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, add_clamp_part, count, TILE,
+                      count * 4, 0, workers);
 }

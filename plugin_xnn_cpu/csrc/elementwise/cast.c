@@ -14,7 +14,7 @@ struct np_cast_params {
 
 #define TILE 8192
 
-/* What the instructions of x86 give, and numpy and onnxruntime with them. */
+/* The results of x86's instructions, and of numpy and onnxruntime with them. */
 NP_INLINE int32_t to_i32(double x) {
   return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;
 }
@@ -86,5 +86,6 @@ static void part(void *context, size_t start, size_t count) {
 
 int np_cast(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_cast_params *)params)->count;
-  return np_run_tiles((np_job){params, inputs, out, 0}, part, count, TILE, count * 4, 0, workers);
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part, count, TILE, count * 4, 0,
+                      workers);
 }

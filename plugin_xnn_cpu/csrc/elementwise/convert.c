@@ -1,42 +1,28 @@
 /* Conversions between float32 and narrower floats. */
-#include <string.h>
-
 #include "elementwise/convert.h"
 #include "runtime/kernel.h"
 
 #define TILE 4096
 
-NP_INLINE float float_of(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-NP_INLINE uint32_t bits_of(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-/* The exponent is moved by a product, which makes normal numbers of subnormal ones too. */
-NP_INLINE float widened(uint16_t half) {
+/* A multiplication moves the exponent, and normalizes subnormal numbers. */
+NP_INLINE float from_half(uint16_t half) {
   const uint32_t magnitude = (uint32_t)(half & 0x7fffu) << 13;
   const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
-  const uint32_t finite = bits_of(float_of(magnitude) * 0x1p112f);
+  const uint32_t finite = np_bits_of(np_float_of(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000u; /* infinity, or NaN with its bits */
-  return float_of((magnitude >= 0x0f800000u ? special : finite) | sign);
+  return np_float_of((magnitude >= 0x0f800000u ? special : finite) | sign);
 }
 
 /* Rounding is left to a sum: the addend's last bit is worth that of the result. */
-NP_INLINE uint16_t halved(float value) {
-  const uint32_t bits = bits_of(value);
+NP_INLINE uint16_t to_half(float value) {
+  const uint32_t bits = np_bits_of(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
   /* Normal results: round the 13 bits that go, and move the exponent. */
   const uint32_t odd = (magnitude >> 13) & 1u;
   const uint32_t normal = (magnitude + 0x0fffu + odd - 0x38000000u) >> 13;
   /* Subnormal ones: 2^-24 is the last bit of 0.5. */
-  const uint32_t tiny = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t tiny = np_bits_of(np_float_of(magnitude) + 0.5f) - 0x3f000000u;
   uint32_t result = magnitude < 0x38800000u ? tiny : normal;
   result = magnitude >= 0x477ff000u ? 0x7c00u : result; /* 65520 and above */
   result = magnitude > 0x7f800000u ? 0x7e00u : result;  /* NaN */
@@ -44,7 +30,7 @@ NP_INLINE uint16_t halved(float value) {
 }
 
 NP_INLINE uint16_t rounded(float value) {
-  const uint32_t bits = bits_of(value);
+  const uint32_t bits = np_bits_of(value);
   const uint32_t odd = (bits >> 16) & 1u;
   const uint32_t result = (bits + 0x7fffu + odd) >> 16;
   const uint32_t quiet = (bits >> 16) | 0x40u;
@@ -63,12 +49,12 @@ NP_INLINE uint16_t rounded(float value) {
     name((const source *)job->inputs[0] + start, (target *)job->out + start, count);               \
   }
 
-NP_CONVERSION(f16_to_f32, uint16_t, float, widened(x))
-NP_CONVERSION(f32_to_f16, float, uint16_t, halved(x))
-NP_CONVERSION(bf16_to_f32, uint16_t, float, float_of((uint32_t)x << 16))
+NP_CONVERSION(f16_to_f32, uint16_t, float, from_half(x))
+NP_CONVERSION(f32_to_f16, float, uint16_t, to_half(x))
+NP_CONVERSION(bf16_to_f32, uint16_t, float, np_float_of((uint32_t)x << 16))
 NP_CONVERSION(f32_to_bf16, float, uint16_t, rounded(x))
-NP_CONVERSION(round_to_f16, float, float, widened(halved(x)))
-NP_CONVERSION(round_to_bf16, float, float, float_of((uint32_t)rounded(x) << 16))
+NP_CONVERSION(round_to_f16, float, float, from_half(to_half(x)))
+NP_CONVERSION(round_to_bf16, float, float, np_float_of((uint32_t)rounded(x) << 16))
 
 int np_convert(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   static np_tile *const parts[] = {
@@ -78,6 +64,6 @@ int np_convert(const void *params, const void *const *inputs, void *out, np_work
   };
   const struct np_convert_params *p = params;
   /* Denormals are left as they are: half of the subnormal halves pass through them. */
-  return np_run_tiles((np_job){params, inputs, out, 0}, parts[p->conversion], p->count, TILE,
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, parts[p->conversion], p->count, TILE,
                       p->count * 4, 0, workers);
 }

@@ -1,7 +1,6 @@
 /* Conversions between float32 and narrower floats. Read by cffi too: no directives but simple
  * constants. */
-#ifndef NARROWPASS_ELEMENTWISE_CONVERT_H
-#define NARROWPASS_ELEMENTWISE_CONVERT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ struct np_convert_params {
   size_t count;
   int32_t conversion;
 };
-
-#endif

@@ -1,5 +1,5 @@
 /* exp, log, the logistic function and SiLU, and sqrt, right for all numbers: infinities, huge ones
- * and NaN, where XNNPACK's give something else. */
+ * and NaN, where XNNPACK's differ. */
 #include "simd/exp_log.h"
 
 #define NP_FUNCTION_SIGMOID 0
@@ -7,7 +7,7 @@
 #define NP_FUNCTION_EXP 2
 #define NP_FUNCTION_SQRT 3
 #define NP_FUNCTION_LOG 4
-#define NP_FUNCTION_ROOT 5         /* to the power of 0.5: infinity of -infinity, where sqrt is NaN */
+#define NP_FUNCTION_ROOT 5 /* to the power of 0.5: infinity of -infinity, where sqrt is NaN */
 #define NP_FUNCTION_INVERSE_ROOT 6 /* to the power of -0.5 */
 
 /* out[i] = function(x[i]). */
@@ -106,8 +106,8 @@ static void gate_part(void *context, size_t start, size_t count) {
 int np_gate(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gate_params *p = params;
   if (p->columns == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, 0}, gate_part, p->rows, 1 + TILE / p->columns,
-                      p->rows * p->columns * 16, NP_DISABLE_DENORMALS, workers);
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, gate_part, p->rows,
+                      1 + TILE / p->columns, p->rows * p->columns * 16, NP_DISABLE_DENORMALS, workers);
 }
 
 static void part(void *context, size_t start, size_t count) {
@@ -127,7 +127,7 @@ int np_function(const void *params, const void *const *inputs, void *out, np_wor
   const struct np_function_params *p = params;
   /* The logistic function counts on powers of e to vanish; for the others all numbers count. */
   const int vanish = p->function == NP_FUNCTION_SIGMOID || p->function == NP_FUNCTION_SILU;
-  return np_run_tiles((np_job){params, inputs, out, 0}, part, p->count, TILE, p->count * 16,
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part, p->count, TILE, p->count * 16,
                       vanish ? NP_DISABLE_DENORMALS : 0, workers);
 }
 
@@ -152,6 +152,6 @@ static void pairs_part(void *context, size_t start, size_t count) {
 int np_softmax_pairs(const void *params, const void *const *inputs, void *out,
                      np_workers *workers) {
   const size_t count = ((const struct np_softmax_pairs_params *)params)->count;
-  return np_run_tiles((np_job){params, inputs, out, 0}, pairs_part, count, TILE, count * 32,
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, pairs_part, count, TILE, count * 32,
                       NP_DISABLE_DENORMALS, workers);
 }

@@ -36,12 +36,7 @@ struct np_math_params {
 #define TILE 4096
 
 NP_INLINE float with_sign_of(float magnitude, float x) {
-  uint32_t bits, sign;
-  memcpy(&bits, &magnitude, sizeof bits);
-  memcpy(&sign, &x, sizeof sign);
-  bits = (bits & 0x7fffffffu) | (sign & 0x80000000u);
-  memcpy(&magnitude, &bits, sizeof bits);
-  return magnitude;
+  return np_float_of((np_bits_of(magnitude) & 0x7fffffffu) | (np_bits_of(x) & 0x80000000u));
 }
 
 /* Up to 0.89 an odd polynomial; beyond 1 - exp(-x · polynomial), 1 from 4 on. Both are of least
@@ -165,7 +160,7 @@ NP_INLINE double log_wide(double x) {
   return e * 0.6931471805599453 + (2.0 * z + z * s * p);
 }
 
-/* atan of what is at least 0; infinity gives half of pi. */
+/* atan of what is at least 0; of infinity it is half of pi. */
 NP_INLINE double atan_wide(double x) {
   const int far = x > 2.414213562373095, middle = x > 0.41421356237309503;
   const double top = far ? -1.0 : middle ? x - 1.0 : x;
@@ -234,7 +229,7 @@ NP_INLINE float atanh_of(float x) {
   return t < 1.0 ? with_sign_of(y, x) : t == 1.0 ? with_sign_of(INFINITY, x) : NAN;
 }
 
-/* A part of half of pi in 33 bits, so that its products with up to 2^20 are exact, and the rest. */
+/* A part of half of pi in 33 bits, so that multiples of it up to 2^20 are exact, and the rest. */
 NP_INLINE float tan_near(float x) {
   const double n = rint((double)x * 0.6366197723675814);
   const double r = ((double)x - n * 1.57079632673412561417e+00) - n * 6.07710050650619224932e-11;
@@ -320,5 +315,6 @@ static void part(void *context, size_t start, size_t count) {
 
 int np_math(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const size_t count = ((const struct np_math_params *)params)->count;
-  return np_run_tiles((np_job){params, inputs, out, 0}, part, count, TILE, count * 16, 0, workers);
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part, count, TILE, count * 16, 0,
+                      workers);
 }

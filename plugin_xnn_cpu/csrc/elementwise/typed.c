@@ -10,54 +10,37 @@ static size_t size_of(int32_t type) {
   return sizes[type];
 }
 
-typedef struct {
-  const struct np_typed_binary_params *params;
-  np_binary_row *row;
-  const char *a;
-  const char *b;
-  char *out;
-  size_t in_size;
-  size_t out_size;
-  size_t tiles; /* of a row */
-} binary_job;
+static np_binary_row *row_for(const struct np_typed_binary_params *p) {
+  return (p->type >= NP_TYPE_FLOAT32 ? np_float_row : np_integer_row)(p->op, p->type);
+}
 
 static void binary_rows(void *context, size_t thread, size_t index) {
   (void)thread;
-  const binary_job *task = context;
-  const struct np_typed_binary_params *p = task->params;
-  const size_t last = p->rank - 1, size = p->sizes[last];
-  const size_t start = index % task->tiles * TILE;
-  const size_t count = size - start < TILE ? size - start : TILE;
-  index /= task->tiles;
-  char *out = task->out + (index * size + start) * task->out_size;
-  ptrdiff_t a = (ptrdiff_t)start * p->strides[0][last];
-  ptrdiff_t b = (ptrdiff_t)start * p->strides[1][last];
-  for (size_t dim = last; dim-- > 0;) {
-    const ptrdiff_t at = (ptrdiff_t)(index % p->sizes[dim]);
-    index /= p->sizes[dim];
-    a += at * p->strides[0][dim];
-    b += at * p->strides[1][dim];
+  const np_job *job = context;
+  const struct np_typed_binary_params *p = job->params;
+  const size_t last = p->rank - 1, size = p->sizes[last], tiles = np_ceil_div(size, TILE);
+  const np_range columns = np_range_of(index % tiles, TILE, size);
+  const ptrdiff_t *const strides[] = {p->strides[0], p->strides[1]};
+  const ptrdiff_t as = strides[0][last], bs = strides[1][last];
+  const size_t in_size = size_of(p->type), out_size = p->op >= NP_BINARY_EQUAL ? 1 : in_size;
+  ptrdiff_t at[2];
+  np_offsets(index / tiles, last, p->sizes, 2, strides, at);
+  for (int i = 0; i < 2; i++) {
+    at[i] = (at[i] + (ptrdiff_t)columns.first * strides[i][last]) * (ptrdiff_t)in_size;
   }
-  const ptrdiff_t bytes = (ptrdiff_t)task->in_size;
-  task->row(task->a + a * bytes, p->strides[0][last], task->b + b * bytes, p->strides[1][last],
-            out, count);
+  row_for(p)((const char *)job->inputs[0] + at[0], as, (const char *)job->inputs[1] + at[1], bs,
+             (char *)job->out + (index / tiles * size + columns.first) * out_size, columns.count);
 }
 
 int np_typed_binary(const void *params, const void *const *inputs, void *out,
                     np_workers *workers) {
   const struct np_typed_binary_params *p = params;
-  size_t outer = 1;
-  for (size_t dim = 0; dim + 1 < p->rank; dim++) outer *= p->sizes[dim];
-  const size_t inner = p->sizes[p->rank - 1];
+  const size_t outer = np_element_count(p->rank - 1, p->sizes), inner = p->sizes[p->rank - 1];
   if (outer * inner == 0) return 0;
-  np_binary_row *row = (p->type >= NP_TYPE_FLOAT32 ? np_float_row : np_integer_row)(p->op, p->type);
-  if (row == NULL) return NP_STATUS_CALL;
-  const size_t in_size = size_of(p->type), out_size = p->op >= NP_BINARY_EQUAL ? 1 : in_size;
-  binary_job task = {p,       row,      inputs[0], inputs[1], out, in_size,
-                     out_size, (inner + TILE - 1) / TILE};
-  np_workers *const used = outer * inner * in_size < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for(used, binary_rows, &task, outer * task.tiles, 0);
-  return 0;
+  if (row_for(p) == NULL) return NP_STATUS_CALL;
+  return np_run_parts((np_job){params, inputs, out, NULL, 0}, binary_rows,
+                      outer * np_ceil_div(inner, TILE), 0,
+                      np_workers_for(outer * inner * size_of(p->type), workers));
 }
 
 #define NP_EACH(type, result, expression)                               \
@@ -127,6 +110,6 @@ static void unary_part(void *context, size_t start, size_t count) {
 
 int np_typed_unary(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_typed_unary_params *p = params;
-  return np_run_tiles((np_job){params, inputs, out, 0}, unary_part, p->count, TILE,
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, unary_part, p->count, TILE,
                       p->count * size_of(p->type), 0, workers);
 }

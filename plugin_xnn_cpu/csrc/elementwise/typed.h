@@ -1,7 +1,6 @@
 /* Elementwise operators of any element type. Read by cffi too: no directives but simple
  * constants. */
-#ifndef NARROWPASS_ELEMENTWISE_TYPED_H
-#define NARROWPASS_ELEMENTWISE_TYPED_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,7 +54,7 @@ struct np_typed_binary_params {
 #define NP_UNARY_ISNAN 5
 #define NP_UNARY_ISINF 6
 
-/* out[i] = op in[i]; the last two give bool. */
+/* out[i] = op in[i]; the last two are of bool. */
 struct np_typed_unary_params {
   size_t count;
   int32_t op;       /* NP_UNARY_* */
@@ -63,5 +62,3 @@ struct np_typed_unary_params {
   int32_t positive; /* whether infinity counts, for NP_UNARY_ISINF */
   int32_t negative; /* whether -infinity does */
 };
-
-#endif

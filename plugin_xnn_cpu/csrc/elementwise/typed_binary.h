@@ -1,6 +1,5 @@
 /* A row of an operator of two operands: strides are 0 or 1. */
-#ifndef NARROWPASS_ELEMENTWISE_TYPED_BINARY_H
-#define NARROWPASS_ELEMENTWISE_TYPED_BINARY_H
+#pragma once
 
 #include "elementwise/typed.h"
 #include "runtime/kernel.h"
@@ -56,5 +55,3 @@ np_binary_row *np_float_row(int32_t op, int32_t type);
   NP_MULTIVERSIONED(void, name, NP_ROW_PARAMETERS, (first, as, second, bs, out, count)) { \
     NP_ROW_LOOPS(type, result, expression)                                                \
   }
-
-#endif

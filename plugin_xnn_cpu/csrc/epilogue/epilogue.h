@@ -3,8 +3,7 @@
  *
  * Kernels of any type whose results are float32 end with this. Read by cffi too: no directives but
  * simple constants. */
-#ifndef NARROWPASS_EPILOGUE_EPILOGUE_H
-#define NARROWPASS_EPILOGUE_EPILOGUE_H
+#pragma once
 
 #include "runtime/isa.h"
 
@@ -35,5 +34,3 @@ typedef void np_epilogue_tile(const struct np_epilogue *epilogue, float *out, si
 
 /* The fastest code for this processor that NP_TARGET_* allows. */
 np_epilogue_tile *np_epilogue_for(int32_t target);
-
-#endif

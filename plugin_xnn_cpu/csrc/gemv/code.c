@@ -92,7 +92,7 @@ NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, con
   }
   UNROLL for (int r = 0; r < rows; r++) {
     const size_t row = (size_t)r < p->rows ? (size_t)r : p->rows - 1;
-    x[r] = (const float *)job->rows + row * channels;
+    x[r] = job->rows + row * channels;
   }
   /* A line of each stream at a time. */
   const size_t many = step < LINE ? LINE / step : 1;
@@ -158,7 +158,7 @@ NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
   }
   UNROLL for (int r = 0; r < rows; r++) {
     const size_t row = (size_t)r < p->rows ? (size_t)r : p->rows - 1;
-    x[r] = (const float *)job->rows + row * channels;
+    x[r] = job->rows + row * channels;
   }
   for (size_t k = 0; k < whole; k += LANES) {
     UNROLL for (int s = 0; s < streams; s++) {
@@ -210,7 +210,7 @@ void NP_OF_ISA(np_gemv)(const np_gemv_job *job, size_t first, size_t last) {
     NP_WITH_ROWS(panels, 2, NP_PANELS_INT8)
   }
 #if LANES == 16
-  /* As np_fp32_pack makes them. */
+  /* As np_fp32_pack writes them. */
   if (p->width == 48) NP_WITH_ROWS(panels, 3, NP_PANELS_F32)
   NP_WITH_ROWS(panels, 4, NP_PANELS_F32)
 #else

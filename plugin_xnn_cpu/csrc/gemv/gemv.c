@@ -11,33 +11,19 @@ typedef struct {
   const float *after; /* a residual that is added to results, or NULL */
 } task;
 
-#ifdef NP_CHOOSES_CPU
-/* The best code that the processor and `target` allow, whatever it reads. */
-static np_gemv_code *best(int32_t target, int32_t layout) {
-  if (layout == NP_PANELS_INT8_BY_4) {
-    return np_isa_for(target) >= NP_TARGET_AVX512VNNI ? np_gemv_avx512vnni : np_gemv_plain;
-  }
-  return NP_FOR_ISA(np_gemv, target);
-}
-
-/* Whether it is written for panels of this width. */
+/* Whether code is written for panels of this width. */
 static bool reads(np_gemv_code *code, int32_t layout, size_t width) {
   if (code == np_gemv_plain) return false;
   if (layout == NP_TABLE_F32) return width == 1;
-  if (code == np_gemv_avx512vnni) return width == 64;
+#ifdef NP_CHOOSES_CPU
   if (code == np_gemv_avx2) return width == 16;
+#endif
   return layout == NP_PANELS_F32 ? width == 48 || width == 64 : width == 32;
 }
-#endif
 
 static np_gemv_code *fitting(int32_t target, int32_t layout, size_t width) {
-#ifdef NP_CHOOSES_CPU
-  np_gemv_code *code = best(target, layout);
-  if (reads(code, layout, width)) return code;
-#else
-  (void)target, (void)layout, (void)width;
-#endif
-  return np_gemv_plain; /* which reads any */
+  np_gemv_code *code = NP_FOR_ISA(np_gemv, target);
+  return reads(code, layout, width) ? code : np_gemv_plain; /* which reads any */
 }
 
 size_t np_gemv_panel_width(int32_t layout) {
@@ -74,26 +60,15 @@ static void part(void *context, size_t thread, size_t index) {
                              columns);
 }
 
-static int run(const task *all, np_workers *workers) {
-  const struct np_gemv_params *p = all->job.params;
-  const size_t bytes = p->outputs / p->width * p->panel_bytes;
-  np_parallel_for(bytes < SMALL_MATRIX ? NULL : workers, part, (void *)all, p->parts,
-                  NP_DISABLE_DENORMALS);
-  return 0;
-}
-
 int np_gemv(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_gemv_params *p = params;
   const int32_t residual = p->epilogue.residual;
-  const task all = {
-      {p, inputs[0], NULL, residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL, out},
+  task all = {
+      {p, inputs[0], residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL, out},
       residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
   };
-  return run(&all, workers);
-}
-
-int np_gemv_int8(const struct np_gemv_params *params, const uint8_t *rows,
-                 const struct xnn_quantization_params *ranges, float *out, np_workers *workers) {
-  const task all = {{params, rows, ranges, NULL, out}, NULL};
-  return run(&all, workers);
+  const size_t bytes = p->outputs / p->width * p->panel_bytes;
+  np_parallel_for(bytes < SMALL_MATRIX ? NULL : workers, part, &all, p->parts,
+                  NP_DISABLE_DENORMALS);
+  return 0;
 }

@@ -1,8 +1,7 @@
 /* GEMV and skinny GEMM with a matrix that is read once: what takes time is memory.
  *
  * Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_GEMV_GEMV_H
-#define NARROWPASS_GEMV_GEMV_H
+#pragma once
 
 #include "epilogue/epilogue.h"
 
@@ -10,17 +9,15 @@
 
 /* How a matrix lies: in panels of `width` columns, the last one filled up. F32: the bias, then for
  * each input a weight for each column. F16: the same in halves. INT8: the bias over the scale,
- * weights as int8, the scales. INT8_BY_4, whose rows are of integers from 0 to 255: minus the
- * column sums of weights, weights of four inputs side by side, the scales, the bias. */
+ * weights as int8, the scales. */
 #define NP_PANELS_F32 0
 #define NP_PANELS_F16 1
 #define NP_PANELS_INT8 2
-#define NP_PANELS_INT8_BY_4 3
 /* No panels: the matrix transposed, a dense row for each output. */
 #define NP_TABLE_F32 4
 
-/* out = epilogue(row · matrix + bias), of clamps only for rows of bytes. The second input is the
- * residual, if any; the output may lie where it does if that is added before the function. */
+/* out = epilogue(row · matrix + bias). The second input is the residual, if any; the output may lie
+ * where it does if that is added before the function. */
 struct np_gemv_params {
   const void *packed;
   size_t rows; /* 1 to NP_GEMV_MAX_ROWS */
@@ -40,5 +37,3 @@ size_t np_gemv_panel_width(int32_t layout);
 
 /* Whether that code reads NP_PANELS_F32 of this width. */
 bool np_gemv_reads_width(size_t width);
-
-#endif

@@ -1,46 +1,80 @@
-/* GEMM with a matrix of 4 or 8 bits, in blocks with a scale and a zero point each.
+/* GEMM with weights of 2, 4 or 8 bits, in blocks along K with a scale and a zero point each.
  *
- * What is packed for them is written by np_nbits_pack. Read by cffi too: no directives but simple
- * constants. */
+ * Weights are packed by np_nbits_pack. Read by cffi too: no directives but simple constants. */
 #ifndef NARROWPASS_GEMV_NBITS_H
 #define NARROWPASS_GEMV_NBITS_H
 
-#include "runtime/isa.h"
+#include "epilogue/epilogue.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
-#define NP_NBITS_LAYOUT 1
+#define NP_NBITS_LAYOUT 2
 
-/* Of a panel. */
+/* NR: of a panel. */
 #define NP_NBITS_COLUMNS 32
 
-/* Up to so many rows the matrix is read as it is packed; with more, parts of it are upcast
- * first. */
+/* Up to so many rows weights are unpacked in registers; with more, a part of a panel is unpacked
+ * first, and multiplied with all rows of a tile. */
 #define NP_NBITS_GEMV_ROWS 4
 
-/* Inputs that are upcast at a time. */
+/* K of such a part. */
 #define NP_NBITS_K_BLOCK 256
 
-/* float out[m, n] = clamp(sum over k of in[m, k] * (weight[n, k] - zero[n, k / block]) *
- * scale[n, k / block] + bias[n], low, high). `block` is a multiple of 8. */
-struct np_nbits_params {
-  const void *packed;
-  size_t rows;
-  size_t inputs;
+#define NP_NBITS_SCALES_F32 0
+#define NP_NBITS_SCALES_F16 1
+
+/* One zero point for the whole matrix; one of a byte for each block; one of float32. */
+#define NP_NBITS_ZEROS_COMMON 0
+#define NP_NBITS_ZEROS_U8 1
+#define NP_NBITS_ZEROS_F32 2
+
+/* What is packed. */
+struct np_nbits_matrix {
   size_t outputs;
-  size_t block;
-  int32_t bits; /* 4 or 8 */
-  float low;
-  float high;
-  int32_t target;        /* NP_TARGET_* */
-  size_t thread_scratch; /* floats of the workspace that each thread has, beyond few rows */
+  size_t inputs;
+  size_t block;   /* a multiple of 32 / bits, and of 8 */
+  int32_t bits;   /* 2, 4 or 8 */
+  int32_t scales; /* NP_NBITS_SCALES_* */
+  int32_t zeros;  /* NP_NBITS_ZEROS_* */
+  float zero;     /* for NP_NBITS_ZEROS_COMMON: an integer */
 };
 
-/* Bytes of a packed matrix of outputs × inputs. */
-size_t np_nbits_packed_size(size_t outputs, size_t inputs, size_t block, size_t bits);
+/* float out[m, n] = epilogue(sum over k of in[m, k] · (weight[n, k] - zero[n, k / block]) ·
+ * scale[n, k / block] + bias[n]). The second input is the residual, if any. */
+struct np_nbits_params {
+  const void *packed;
+  struct np_nbits_matrix matrix;
+  size_t rows;
+  size_t row_tile; /* rows that are computed at a time, beyond NP_NBITS_GEMV_ROWS */
+  size_t parts;    /* for threads, up to NP_NBITS_GEMV_ROWS: each has panels one after the other */
+  size_t part_panels;
+  struct np_epilogue epilogue;
+  int32_t quantized;        /* whether rows are quantized to int8, in blocks of the same size */
+  int32_t target;           /* NP_TARGET_* */
+  size_t shared_scratch;    /* bytes at the start of the workspace: the quantized rows */
+  size_t own_scratch;       /* bytes of each thread, which follow */
+  size_t thread_scratch;    /* bytes of the workspace for each thread, both together */
+};
 
-/* weights[outputs][blocks of inputs, whole ones], of bytes; numbers[2][outputs][blocks] of float32,
- * which are scales and zero points; `bias` may be NULL. */
-void np_nbits_pack(size_t outputs, size_t inputs, size_t block, size_t bits, const void *weights,
-                   const void *numbers, const void *bias, void *packed);
+/* float out[i, k] = (weight[n, k] - zero[n, k / block]) · scale[n, k / block] for n = index[i]: an
+ * embedding, whose rows are the outputs of the packed matrix. Negative indices count from the end. */
+struct np_nbits_gather_params {
+  const void *packed;
+  struct np_nbits_matrix matrix;
+  size_t indices;
+  size_t index_size; /* bytes */
+};
+
+/* Bytes of a packed matrix. */
+size_t np_nbits_packed_size(const struct np_nbits_matrix *matrix);
+
+/* Bytes of `rows` quantized rows, and of a thread's scratch for `rows` rows. */
+size_t np_nbits_rows_size(const struct np_nbits_matrix *matrix, size_t rows);
+size_t np_nbits_scratch_size(const struct np_nbits_matrix *matrix, size_t rows);
+
+/* weights[outputs][blocks of inputs, whole ones], of bytes; scales[outputs][blocks] of float32 or
+ * float16, followed by the zero points, likewise, of bytes or float32 unless there is one alone;
+ * `bias`, float32, may be NULL. */
+void np_nbits_pack(const struct np_nbits_matrix *matrix, const void *weights, const void *numbers,
+                   const void *bias, void *packed);
 
 #endif

@@ -1,92 +1,128 @@
-/* A panel of a matrix of few bits, for one instruction set. */
-#include "gemv/nbits_panel.h"
-#include "simd/f32.h"
+/* Rows of float32 times a matrix of few bits, for one instruction set.
+ *
+ * For few rows weights become floats in registers: with AVX-512 a permutation looks the lowest bits
+ * of each lane up in a table of 16 floats, which have the zero point subtracted where it is common, so
+ * that a shift, a permutation and an FMA multiply 16 weights. Accumulators of a block are scaled at
+ * its end. For many rows a part of a panel is dequantized in L1 and multiplied with all of them. */
+#include "gemv/nbits_common.h"
 
-#define ROWS (LANES == 16 ? 8 : LANES == 8 ? 2 : 1) /* of a tile, whose accumulators fit registers */
-#define VECTORS (NP_NBITS_COLUMNS / LANES)
+/* Tiles of many rows: two registers of columns. */
+#define TILE_VECTORS 2
+#define TILE_COLUMNS (TILE_VECTORS * LANES)
+#define TILE_ROWS (LANES == 16 ? 12 : LANES == 8 ? 6 : 4)
 
-NP_INLINE vec floats(ivec x) { return __builtin_convertvector(x, vec); }
+/* Where weight `at` of a word lies, in the order of K: see nbits_panel.h. */
+NP_INLINE int shift_of(const int at, const int bits) { return at % 4 * 8 + at / 4 * bits; }
 
-/* Number `at` of each word of a register. */
-NP_INLINE vec taken(ivec words, size_t at, const int bits) {
-  return floats((ivec)(words >> (int)(at * bits)) & (bits == 4 ? 15 : 255));
+/* Values of the lowest bits of an index, less the common zero point. */
+NP_INLINE vec table_of(const struct np_nbits_matrix *m, const int bits, const int common) {
+  vec table;
+  for (int i = 0; i < LANES; i++) table[i] = (float)(i & ((1 << bits) - 1));
+  return table - broadcast(common ? m->zero : 0);
 }
 
-NP_INLINE void store_row(const vec *acc, float *out, size_t columns, float low, float high) {
-  float whole[NP_NBITS_COLUMNS];
-  for (int v = 0; v < VECTORS; v++) store(whole + v * LANES, clamp(acc[v], low, high));
-  memcpy(out, whole, columns * sizeof(float));
-}
-
-/* One input of `rows` rows times its weights, which are number `at` of the words. */
-NP_INLINE void step(const float *x, size_t stride, const int32_t *words, size_t at,
-                    const vec *zeros, vec (*inner)[VECTORS], const int rows, const int bits) {
-  for (int v = 0; v < VECTORS; v++) {
-    const vec w = taken(*(const ivec *)(words + v * LANES), at, bits) - zeros[v];
-    for (int m = 0; m < rows; m++) inner[m][v] += x[(size_t)m * stride] * w;
+/* Weight `at` of each word as a float, less its zero point. */
+NP_INLINE vec decoded(vec table, ivec words, const int at, vec zeros, const int bits,
+                      const int common) {
+#if defined(__AVX512F__) && LANES == 16
+  if (bits < 8) {
+    const __m512i index = _mm512_srli_epi32((__m512i)words, (unsigned)shift_of(at, bits));
+    const vec w = (vec)_mm512_permutexvar_ps(index, (__m512)table);
+    if (common) return w;
+    return w - zeros;
   }
+#endif
+  (void)table, (void)common;
+  return floats((ivec)(words >> shift_of(at, bits)) & ((1 << bits) - 1)) - zeros;
 }
 
-/* `rows` rows, a constant where this is called: weights become floats in registers, and a block's
- * accumulators are scaled at its end. */
-NP_INLINE void few(const np_nbits_job *job, const uint8_t *panel, size_t column, const int rows,
-                   const int bits) {
-  const struct np_nbits_params *p = job->params;
-  const size_t blocks = np_nbits_blocks(p->inputs, p->block);
-  vec acc[NP_NBITS_GEMV_ROWS][VECTORS];
-  for (int m = 0; m < rows; m++) {
-    for (int v = 0; v < VECTORS; v++) acc[m][v] = load((const float *)panel + v * LANES);
-  }
-  const uint8_t *from = panel + NP_NBITS_COLUMNS * sizeof(float);
-  for (size_t b = 0; b < blocks; b++) {
-    const float *scales = (const float *)from;
-    const int32_t *words = (const int32_t *)(scales + 2 * NP_NBITS_COLUMNS);
-    const size_t end = (b + 1) * p->block < p->inputs ? (b + 1) * p->block : p->inputs;
-    vec inner[NP_NBITS_GEMV_ROWS][VECTORS], zeros[VECTORS];
-    for (int v = 0; v < VECTORS; v++) {
-      zeros[v] = load(scales + NP_NBITS_COLUMNS + v * LANES);
-      for (int m = 0; m < rows; m++) inner[m][v] = (vec){0};
+NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t number, few_acc acc,
+                         const int rows, const int bits, const int common) {
+  const struct np_nbits_matrix *m = &job->params->matrix;
+  const np_nbits_view b = np_nbits_view_of(m, from);
+  const int together = 32 / bits;
+  const vec table = table_of(m, bits, common);
+  /* Accumulators enough that an FMA needs not wait for the one before. */
+  const int chains = rows * VECTORS <= 2 ? 4 : rows * VECTORS <= 4 ? 2 : 1;
+  vec inner[4][NP_NBITS_GEMV_ROWS][VECTORS], zeros[VECTORS];
+  UNROLL for (int v = 0; v < VECTORS; v++) {
+    zeros[v] = common ? broadcast(m->zero) : zeros_of(m, &b, v);
+    UNROLL for (int c = 0; c < chains; c++) {
+      UNROLL for (int r = 0; r < rows; r++) inner[c][r][v] = zero();
     }
-    const size_t together = 32 / bits;
-    for (size_t k = b * p->block; k < end; k += together, words += NP_NBITS_COLUMNS) {
-      const float *x = job->in + k;
-      const size_t count = end - k < together ? end - k : together;
-      if (count == together) {
-        for (size_t i = 0; i < together; i++)
-          step(x + i, p->inputs, words, i, zeros, inner, rows, bits);
-      } else {
-        for (size_t i = 0; i < count; i++)
-          step(x + i, p->inputs, words, i, zeros, inner, rows, bits);
+  }
+  prefetch_numbers(m, from);
+  const size_t start = number * m->block;
+  const size_t end = start + m->block < m->inputs ? start + m->block : m->inputs;
+  const float *x[NP_NBITS_GEMV_ROWS];
+  UNROLL for (int r = 0; r < rows; r++) x[r] = job->in + row_of(job, r) * m->inputs;
+  const uint8_t *words = b.words;
+  size_t k = start;
+  for (; k + (size_t)together <= end; k += (size_t)together) {
+    prefetch_words(words);
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+      const ivec w = *(const ivec *)(words + v * LANES * 4);
+      UNROLL for (int i = 0; i < together; i++) {
+        const vec weight = decoded(table, w, i, zeros[v], bits, common);
+        UNROLL for (int r = 0; r < rows; r++) {
+          const vec given = broadcast(x[r][k + (size_t)i]);
+          inner[i % chains][r][v] = multiply_add(given, weight, inner[i % chains][r][v]);
+        }
       }
     }
-    for (int m = 0; m < rows; m++) {
-      for (int v = 0; v < VECTORS; v++) {
-        acc[m][v] += inner[m][v] * load(scales + v * LANES);
+    words += COLUMNS * 4;
+  }
+  /* K ends within a word. */
+  for (int i = 0; k < end; k++, i++) {
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+      const ivec w = *(const ivec *)(words + v * LANES * 4);
+      const vec weight = floats((ivec)(w >> shift_of(i, bits)) & ((1 << bits) - 1)) - zeros[v];
+      UNROLL for (int r = 0; r < rows; r++) {
+        inner[0][r][v] = multiply_add(broadcast(x[r][k]), weight, inner[0][r][v]);
       }
     }
-    from += np_nbits_block_size(p->block, p->bits);
   }
-  const size_t left = p->outputs - column;
-  const size_t columns = left < NP_NBITS_COLUMNS ? left : NP_NBITS_COLUMNS;
-  for (int m = 0; m < rows; m++) {
-    store_row(acc[m], job->out + (size_t)m * p->outputs + column, columns, p->low, p->high);
+  UNROLL for (int v = 0; v < VECTORS; v++) {
+    const vec scale = scales_of(m, &b, v);
+    UNROLL for (int r = 0; r < rows; r++) {
+      vec sum = inner[0][r][v];
+      UNROLL for (int c = 1; c < chains; c++) sum += inner[c][r][v];
+      acc[r][v] = multiply_add(sum, scale, acc[r][v]);
+    }
   }
 }
 
-/* Inputs from `start` to `end` of a panel as floats, a row of columns for each. */
-NP_INLINE void upcast(const struct np_nbits_params *p, const uint8_t *panel, size_t start,
-                      size_t end, float *wide, const int bits) {
-  for (size_t k = start; k < end; k++, wide += NP_NBITS_COLUMNS) {
-    const uint8_t *from = panel + NP_NBITS_COLUMNS * sizeof(float) +
-                          k / p->block * np_nbits_block_size(p->block, p->bits);
-    const float *scales = (const float *)from;
-    const size_t together = 32 / bits, inside = k % p->block;
-    const int32_t *words =
-        (const int32_t *)(scales + (2 + inside / together) * NP_NBITS_COLUMNS);
+NP_NBITS_FEW_CODE
+
+void NP_OF_ISA(np_nbits_few)(const np_nbits_job *job, size_t first, size_t last) {
+  few(job, first, last);
+}
+
+/* Dequantize inputs `start` to `end` of a panel, from the start of a word on: a row of columns for
+ * each, in pieces of TILE_COLUMNS, `piece` floats apart. The last word is dequantized whole. */
+NP_INLINE void dequantize(const struct np_nbits_matrix *m, const uint8_t *panel, size_t start,
+                          size_t end, float *wide, size_t piece, const int bits) {
+  const size_t together = 32 / (size_t)bits;
+  const vec table = table_of(m, bits, 0);
+  for (size_t k = start; k < end;) {
+    const size_t number = k / m->block, within = k % m->block;
+    const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, panel, number));
+    const size_t last = (number + 1) * m->block < end ? (number + 1) * m->block : end;
+    const uint8_t *words = b.words + within / together * COLUMNS * 4;
+    vec zeros[VECTORS], scales[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
-      const vec w = taken(*(const ivec *)(words + v * LANES), inside % together, bits);
-      const vec zero = load(scales + NP_NBITS_COLUMNS + v * LANES);
-      store(wide + v * LANES, (w - zero) * load(scales + v * LANES));
+      scales[v] = scales_of(m, &b, v);
+      zeros[v] = m->zeros == NP_NBITS_ZEROS_COMMON ? broadcast(m->zero) : zeros_of(m, &b, v);
+    }
+    for (; k < last; k += together, words += COLUMNS * 4) {
+      UNROLL for (int v = 0; v < VECTORS; v++) {
+        const ivec w = *(const ivec *)(words + v * LANES * 4);
+        float *to = wide + (size_t)(v / TILE_VECTORS) * piece + (k - start) * TILE_COLUMNS +
+                    (size_t)(v % TILE_VECTORS) * LANES;
+        UNROLL for (int i = 0; i < 32 / bits; i++) {
+          store(to + i * TILE_COLUMNS, decoded(table, w, i, zeros[v], bits, 0) * scales[v]);
+        }
+      }
     }
   }
 }
@@ -94,76 +130,56 @@ NP_INLINE void upcast(const struct np_nbits_params *p, const uint8_t *panel, siz
 /* A tile: accumulators go on from `to`, in rows of whole panels. */
 NP_INLINE void tile(const float *in, size_t stride, size_t inputs, const float *wide, float *to,
                     const int rows) {
-  vec acc[ROWS][VECTORS];
-  for (int m = 0; m < rows; m++) {
-    for (int v = 0; v < VECTORS; v++) {
-      acc[m][v] = load(to + m * NP_NBITS_COLUMNS + v * LANES);
+  vec acc[TILE_ROWS][TILE_VECTORS];
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = load(to + r * COLUMNS + v * LANES);
+  }
+  for (size_t k = 0; k < inputs; k++, wide += TILE_COLUMNS) {
+    vec w[TILE_VECTORS];
+    UNROLL for (int v = 0; v < TILE_VECTORS; v++) w[v] = load(wide + v * LANES);
+    UNROLL for (int r = 0; r < rows; r++) {
+      const vec x = broadcast(in[(size_t)r * stride + k]);
+      UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = multiply_add(x, w[v], acc[r][v]);
     }
   }
-  for (size_t k = 0; k < inputs; k++, wide += NP_NBITS_COLUMNS) {
-    vec w[VECTORS];
-    for (int v = 0; v < VECTORS; v++) w[v] = load(wide + v * LANES);
-    for (int m = 0; m < rows; m++) {
-      const float x = in[(size_t)m * stride + k];
-      for (int v = 0; v < VECTORS; v++) acc[m][v] += x * w[v];
-    }
-  }
-  for (int m = 0; m < rows; m++) {
-    for (int v = 0; v < VECTORS; v++) {
-      store(to + m * NP_NBITS_COLUMNS + v * LANES, acc[m][v]);
-    }
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int v = 0; v < TILE_VECTORS; v++) store(to + r * COLUMNS + v * LANES, acc[r][v]);
   }
 }
 
-NP_INLINE void many(const np_nbits_job *job, const uint8_t *panel, size_t column, float *scratch) {
+void NP_OF_ISA(np_nbits_many)(const np_nbits_job *job, size_t panel, size_t row, size_t rows,
+                              uint8_t *scratch) {
   const struct np_nbits_params *p = job->params;
-  float *wide = scratch;
-  float *results = scratch + NP_NBITS_K_BLOCK * NP_NBITS_COLUMNS;
-  for (size_t m = 0; m < p->rows; m++) {
-    memcpy(results + m * NP_NBITS_COLUMNS, panel, NP_NBITS_COLUMNS * sizeof(float));
-  }
-  for (size_t start = 0; start < p->inputs; start += NP_NBITS_K_BLOCK) {
-    const size_t left = p->inputs - start;
+  const struct np_nbits_matrix *m = &p->matrix;
+  const uint8_t *from = (const uint8_t *)p->packed + panel * np_nbits_panel_size(m);
+  const size_t piece = NP_NBITS_K_BLOCK * TILE_COLUMNS;
+  float *wide = (float *)scratch, *results = wide + NP_NBITS_K_BLOCK * COLUMNS;
+  start_rows(job, panel, row, rows, results);
+  for (size_t start = 0; start < m->inputs; start += NP_NBITS_K_BLOCK) {
+    const size_t left = m->inputs - start;
     const size_t count = left < NP_NBITS_K_BLOCK ? left : NP_NBITS_K_BLOCK;
-    if (p->bits == 4)
-      upcast(p, panel, start, start + count, wide, 4);
-    else
-      upcast(p, panel, start, start + count, wide, 8);
-    size_t m = 0;
-    for (; m + ROWS <= p->rows; m += ROWS) {
-      tile(job->in + m * p->inputs + start, p->inputs, count, wide, results + m * NP_NBITS_COLUMNS,
-           ROWS);
+    if (m->bits == 2) dequantize(m, from, start, start + count, wide, piece, 2);
+    else if (m->bits == 4) dequantize(m, from, start, start + count, wide, piece, 4);
+    else dequantize(m, from, start, start + count, wide, piece, 8);
+    for (size_t column = 0; column < COLUMNS; column += TILE_COLUMNS) {
+      const float *weights = wide + column / TILE_COLUMNS * piece;
+      const float *x = job->in + row * m->inputs + start;
+      float *to = results + column;
+      size_t r = 0;
+#define TILES(ROWS)                                                                        \
+  for (; r + ROWS <= rows; r += ROWS) {                                                    \
+    tile(x + r * m->inputs, m->inputs, count, weights, to + r * COLUMNS, ROWS);            \
+  }
+      TILES(TILE_ROWS)
+#if TILE_ROWS > 8
+      TILES(8)
+#endif
+#if TILE_ROWS > 4
+      TILES(4)
+#endif
+      TILES(2)
+      TILES(1)
     }
-    for (; m < p->rows; m++) {
-      tile(job->in + m * p->inputs + start, p->inputs, count, wide, results + m * NP_NBITS_COLUMNS,
-           1);
-    }
   }
-  const size_t left = p->outputs - column;
-  const size_t columns = left < NP_NBITS_COLUMNS ? left : NP_NBITS_COLUMNS;
-  for (size_t m = 0; m < p->rows; m++) {
-    const vec *acc = (const vec *)(results + m * NP_NBITS_COLUMNS);
-    store_row(acc, job->out + m * p->outputs + column, columns, p->low, p->high);
-  }
-}
-
-#define FEW(ROW_COUNT)                                      \
-  case ROW_COUNT:                                           \
-    if (p->bits == 4) few(job, from, column, ROW_COUNT, 4); \
-    else few(job, from, column, ROW_COUNT, 8);              \
-    return;
-
-void NP_OF_ISA(np_nbits_panel)(const np_nbits_job *job, size_t panel, float *scratch) {
-  const struct np_nbits_params *p = job->params;
-  const uint8_t *from =
-      (const uint8_t *)p->packed + panel * np_nbits_panel_size(p->inputs, p->block, p->bits);
-  const size_t column = panel * NP_NBITS_COLUMNS;
-  switch (p->rows) {
-    FEW(1)
-    FEW(2)
-    FEW(3)
-    FEW(4)
-    default:
-      many(job, from, column, scratch);
-  }
+  store_rows(job, panel, row, rows, results);
 }

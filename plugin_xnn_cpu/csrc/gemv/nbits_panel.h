@@ -1,39 +1,112 @@
-/* How matrices of few bits lie, and their code for each instruction set.
+/* How matrices of few bits are packed, and their code for each instruction set.
  *
- * A panel has 32 columns: their bias; then for each block their scales and zero points, as
- * float32, then words
- * of 32 bits for each column, of 8 inputs each (4, of 8 bits), the first one in the low bits: to
- * take one out is a shift of whole registers, with no bytes to be upcast. */
+ * A panel has 32 columns: their bias in float32; then for each block along K their scales, their
+ * zero points unless one is common, and rows of words. A word has 32 / bits weights of one column:
+ * its byte j has in its lowest bits that of k = j, then that of k = j + 4, and so on. So a shift and
+ * a mask return four consecutive weights as bytes, a K-group of 4 as dot products of int8 take them;
+ * and a shift alone brings any one to the low bits of its lane. */
 #ifndef NARROWPASS_GEMV_NBITS_PANEL_H
 #define NARROWPASS_GEMV_NBITS_PANEL_H
 
+#include <string.h>
+
 #include "gemv/nbits.h"
 #include "runtime/kernel.h"
+
+/* Rows that were quantized to int8 in blocks: x = scale · q. A block with an element that is not
+ * finite has the scale NaN. */
+typedef struct {
+  const int8_t *q;      /* [rows][blocks · block], zeros behind the last input */
+  const float *scales;  /* [rows][blocks] */
+  const int32_t *row_sums; /* [rows][blocks]: of q */
+} np_nbits_rows;
 
 typedef struct {
   const struct np_nbits_params *params;
   const float *in;
   float *out;
-  float *scratch;
+  const float *before; /* a residual that accumulators start from, or NULL */
+  np_nbits_rows rows;  /* where these are quantized */
 } np_nbits_job;
 
-NP_INLINE size_t np_nbits_blocks(size_t inputs, size_t block) {
-  return (inputs + block - 1) / block;
+NP_INLINE size_t np_nbits_blocks(const struct np_nbits_matrix *m) {
+  return (m->inputs + m->block - 1) / m->block;
+}
+
+/* Bytes of the scales and of the zero points of a block. */
+NP_INLINE size_t np_nbits_scales_size(const struct np_nbits_matrix *m) {
+  return NP_NBITS_COLUMNS * (m->scales == NP_NBITS_SCALES_F16 ? 2 : 4);
+}
+NP_INLINE size_t np_nbits_zeros_size(const struct np_nbits_matrix *m) {
+  static const size_t sizes[] = {0, 1, 4};
+  return NP_NBITS_COLUMNS * sizes[m->zeros];
 }
 
 /* Bytes of a block of a panel. */
-NP_INLINE size_t np_nbits_block_size(size_t block, size_t bits) {
-  return NP_NBITS_COLUMNS * (2 * sizeof(float) + block * bits / 8);
+NP_INLINE size_t np_nbits_block_size(const struct np_nbits_matrix *m) {
+  return np_nbits_scales_size(m) + np_nbits_zeros_size(m) +
+         NP_NBITS_COLUMNS * m->block * (size_t)m->bits / 8;
 }
 
-NP_INLINE size_t np_nbits_panel_size(size_t inputs, size_t block, size_t bits) {
-  return NP_NBITS_COLUMNS * sizeof(float) +
-         np_nbits_blocks(inputs, block) * np_nbits_block_size(block, bits);
+NP_INLINE size_t np_nbits_panel_size(const struct np_nbits_matrix *m) {
+  return NP_NBITS_COLUMNS * sizeof(float) + np_nbits_blocks(m) * np_nbits_block_size(m);
 }
 
-/* All rows of one panel; `scratch` is of the thread. */
-typedef void np_nbits_panel(const np_nbits_job *job, size_t panel, float *scratch);
+/* A block of a panel. */
+typedef struct {
+  const void *scales;
+  const void *zeros;
+  const uint8_t *words;
+} np_nbits_view;
 
-NP_DECLARE_FOR_ISAS(np_nbits_panel, np_nbits_panel);
+NP_INLINE np_nbits_view np_nbits_view_of(const struct np_nbits_matrix *m, const uint8_t *from) {
+  const uint8_t *zeros = from + np_nbits_scales_size(m);
+  return (np_nbits_view){from, zeros, zeros + np_nbits_zeros_size(m)};
+}
+
+NP_INLINE const uint8_t *np_nbits_block_of(const struct np_nbits_matrix *m, const uint8_t *panel,
+                                  size_t number) {
+  return panel + NP_NBITS_COLUMNS * sizeof(float) + number * np_nbits_block_size(m);
+}
+
+/* float16 without instructions for it: normal and subnormal numbers, infinity and NaN. */
+NP_INLINE float np_half_to_float(uint16_t half) {
+  const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
+  uint32_t bits = rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : (rest << 13) + 0x38000000;
+  float x;
+  if (rest < 0x400) {
+    x = (float)rest * 0x1p-24f;
+    memcpy(&bits, &x, sizeof bits);
+  }
+  bits |= sign;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+NP_INLINE size_t np_nbits_panels(const struct np_nbits_matrix *m) {
+  return (m->outputs + NP_NBITS_COLUMNS - 1) / NP_NBITS_COLUMNS;
+}
+
+/* Panels `first` to `last` times up to NP_NBITS_GEMV_ROWS rows. */
+typedef void np_nbits_few(const np_nbits_job *job, size_t first, size_t last);
+
+/* A panel times `rows` rows from `row` on; `scratch` is the thread's. */
+typedef void np_nbits_many(const np_nbits_job *job, size_t panel, size_t row, size_t rows,
+                           uint8_t *scratch);
+
+/* Quantize a row: `q` has room for whole blocks. */
+typedef void np_nbits_quantize(const float *x, size_t inputs, size_t block, int8_t *q,
+                               float *scales, int32_t *row_sums);
+
+NP_DECLARE_FOR_ISAS(np_nbits_few, np_nbits_few);
+NP_DECLARE_FOR_ISAS(np_nbits_many, np_nbits_many);
+NP_DECLARE_FOR_ISAS(np_nbits_few, np_nbits_int8_few);
+NP_DECLARE_FOR_ISAS(np_nbits_many, np_nbits_int8_many);
+NP_DECLARE_FOR_ISAS(np_nbits_quantize, np_nbits_quantize);
+#ifdef NP_CHOOSES_CPU
+np_nbits_few np_nbits_int8_few_avx512vnni;
+np_nbits_many np_nbits_int8_many_avx512vnni;
+np_nbits_quantize np_nbits_quantize_avx512vnni;
+#endif
 
 #endif

@@ -7,19 +7,9 @@ static float half(const uint8_t *p) {
   uint16_t bits;
   memcpy(&bits, p, sizeof bits);
   const uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, rest = bits & 0x7fffu;
-  float found;
-  if (rest < 0x400u) { /* subnormal: a multiple of 2^-24 */
-    found = (float)rest * 0x1p-24f;
-    uint32_t all;
-    memcpy(&all, &found, sizeof all);
-    all |= sign;
-    memcpy(&found, &all, sizeof all);
-    return found;
-  }
-  const uint32_t exponent = rest >= 0x7c00u ? 0x70000000u : 0x38000000u;
-  const uint32_t all = sign | ((rest << 13) + exponent);
-  memcpy(&found, &all, sizeof all);
-  return found;
+  /* Subnormal ones are multiples of 2^-24. */
+  if (rest < 0x400u) return np_float_of(np_bits_of((float)rest * 0x1p-24f) | sign);
+  return np_float_of(sign | ((rest << 13) + (rest >= 0x7c00u ? 0x70000000u : 0x38000000u)));
 }
 
 static float number(const uint8_t *p) {
@@ -28,25 +18,9 @@ static float number(const uint8_t *p) {
   return found;
 }
 
-static float of_bytes(const np_gemv_job *job, const uint8_t *panel, size_t row, size_t n) {
+static float accumulated(const np_gemv_job *job, const uint8_t *panel, size_t row, size_t n) {
   const struct np_gemv_params *p = job->params;
-  const uint8_t *x = (const uint8_t *)job->rows + row * p->channels;
-  const size_t fours = (p->channels + 3) / 4;
-  const int8_t *weights = (const int8_t *)panel + 4 * p->width;
-  const uint8_t *scales = (const uint8_t *)weights + 4 * p->width * fours;
-  int32_t sum;
-  memcpy(&sum, panel + 4 * n, sizeof sum);
-  sum *= job->ranges[row].zero_point;
-  for (size_t k = 0; k < p->channels; k++) {
-    sum += (int32_t)x[k] * weights[(k / 4 * p->width + n) * 4 + k % 4];
-  }
-  const float product = (float)sum * job->ranges[row].scale;
-  return product * number(scales + 4 * n) + number(scales + 4 * (p->width + n));
-}
-
-static float of_floats(const np_gemv_job *job, const uint8_t *panel, size_t row, size_t n) {
-  const struct np_gemv_params *p = job->params;
-  const float *x = (const float *)job->rows + row * p->channels;
+  const float *x = job->rows + row * p->channels;
   const size_t width = p->width;
   float sum;
   switch (p->layout) {
@@ -80,8 +54,7 @@ void np_gemv_plain(const np_gemv_job *job, size_t first, size_t last) {
     for (size_t n = 0; n < p->width && i * p->width + n < p->outputs; n++) {
       for (size_t row = 0; row < p->rows; row++) {
         const size_t at = row * p->outputs + i * p->width + n;
-        float x = p->layout == NP_PANELS_INT8_BY_4 ? of_bytes(job, panel, row, n)
-                                                   : of_floats(job, panel, row, n);
+        float x = accumulated(job, panel, row, n);
         if (job->before != NULL) x += job->before[at];
         job->out[at] = x < p->epilogue.low    ? p->epilogue.low
                        : x > p->epilogue.high ? p->epilogue.high

@@ -1,6 +1,5 @@
 /* Strided copies. Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_MOVEMENT_COPY_H
-#define NARROWPASS_MOVEMENT_COPY_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@ struct np_copy_params {
   ptrdiff_t out_offset;
   size_t element_size;
 };
-
-#endif

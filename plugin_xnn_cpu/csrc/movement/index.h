@@ -1,7 +1,6 @@
 /* Operators that gather and scatter by computed indices. Read by cffi too: no directives but simple
  * constants. */
-#ifndef NARROWPASS_MOVEMENT_INDEX_H
-#define NARROWPASS_MOVEMENT_INDEX_H
+#pragma once
 
 #include "elementwise/typed.h"
 
@@ -57,5 +56,3 @@ struct np_top_k_params {
   int32_t largest;
   int32_t type; /* NP_TYPE_*, one of the same */
 };
-
-#endif

@@ -1,6 +1,4 @@
 /* Copies through a table of indices for each axis: reflected, repeated and wrapped pads. */
-#include <string.h>
-
 #include "runtime/kernel.h"
 
 /* out[i, j, ..] = in[table 0[i], table 1[j], ..], with a table for each axis; both are dense, the
@@ -17,37 +15,19 @@ struct np_indexed_copy_params {
   int32_t tables[];    /* indices, all within the input */
 };
 
-typedef struct {
-  const struct np_indexed_copy_params *params;
-  const char *in;
-  char *out;
-} job;
-
-static void pick_some(const struct np_indexed_copy_params *p, const char *in, char *out,
+static void copy_some(const struct np_indexed_copy_params *p, const char *in, char *out,
                       size_t start, size_t end) {
   const int32_t *table = p->tables + p->starts[p->rank - 1];
   const ptrdiff_t stride = p->in_strides[p->rank - 1];
-#define NP_SOME(type)                                                              \
-  for (size_t i = start; i < end; i++) {                                           \
-    ((type *)out)[i] = ((const type *)in)[table[i] * stride];                      \
-  }                                                                                \
-  return;
-  switch (p->element_size) {
-    case 1:
-      NP_SOME(uint8_t)
-    case 2:
-      NP_SOME(uint16_t)
-    case 4:
-      NP_SOME(uint32_t)
-    default:
-      NP_SOME(uint64_t)
-  }
+#define NP_SOME(type) \
+  for (size_t i = start; i < end; i++) ((type *)out)[i] = ((const type *)in)[table[i] * stride];
+  NP_SWITCH_SIZE(p->element_size, NP_SOME)
 #undef NP_SOME
 }
 
 static void rows(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_indexed_copy_params *p = task->params;
+  const np_job *job = context;
+  const struct np_indexed_copy_params *p = job->params;
   const size_t last = p->rank - 1, size = p->element_size, columns = p->sizes[last];
   const size_t end = p->first + p->plain;
   for (size_t row = start; row < start + count; row++) {
@@ -57,25 +37,22 @@ static void rows(void *context, size_t start, size_t count) {
       at += p->tables[p->starts[dim] + rest % p->sizes[dim]] * p->in_strides[dim];
       rest /= p->sizes[dim];
     }
-    const char *in = task->in + at * (ptrdiff_t)size;
-    char *out = task->out + row * columns * size;
-    pick_some(p, in, out, 0, p->first);
+    const char *in = (const char *)job->inputs[0] + at * (ptrdiff_t)size;
+    char *out = (char *)job->out + row * columns * size;
+    copy_some(p, in, out, 0, p->first);
     if (p->plain > 0) {
       const ptrdiff_t from = p->tables[p->starts[last] + p->first] * p->in_strides[last];
       memcpy(out + p->first * size, in + from * (ptrdiff_t)size, p->plain * size);
     }
-    pick_some(p, in, out, end, columns);
+    copy_some(p, in, out, end, columns);
   }
 }
 
 int np_indexed_copy(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_indexed_copy_params *p = params;
-  size_t total = 1;
-  for (size_t dim = 0; dim + 1 < p->rank; dim++) total *= p->sizes[dim];
+  const size_t total = np_element_count(p->rank - 1, p->sizes);
   const size_t bytes = p->sizes[p->rank - 1] * p->element_size;
   if (total * bytes == 0) return 0;
-  job task = {p, inputs[0], out};
-  np_workers *const used = total * bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for_tiles(used, rows, &task, total, 1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, 0);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rows, total,
+                      1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, total * bytes, 0, workers);
 }

@@ -1,14 +1,13 @@
 /* Updates of elements of any type, by a reduction; see enum np_scatter. */
-#ifndef NARROWPASS_MOVEMENT_SCATTER_CODE_H
-#define NARROWPASS_MOVEMENT_SCATTER_CODE_H
+#pragma once
 
 #include <string.h>
 
 #include "movement/index.h"
 #include "runtime/kernel.h"
 
-/* Integers wrap around. A NaN that is there stays only in sums and products: comparisons with it
- * are false, so that a minimum or maximum is the update, as in onnxruntime. */
+/* Integers wrap around. A NaN that is there stays only where updates are added or multiplied:
+ * comparisons with it are false, so that a minimum or maximum is the update, as in onnxruntime. */
 #define NP_UPDATES(name, type, sum)                                                        \
   static void np_update_##name(int32_t reduction, type *to, const type *from, size_t n) {  \
     switch (reduction) {                                                                   \
@@ -56,5 +55,3 @@ NP_INLINE void np_scatter_update(int32_t reduction, int32_t type, size_t size, c
       np_update_i64(reduction, (int64_t *)to, (const int64_t *)from, count);
   }
 }
-
-#endif

@@ -5,13 +5,6 @@
 #include "movement/index.h"
 #include "runtime/kernel.h"
 
-typedef struct {
-  const struct np_top_k_params *params;
-  const void *in;
-  char *values;
-  int64_t *indices;
-} job;
-
 /* NaN is larger than any number; of equal elements the first is better. */
 #define TOP_K(name, type)                                                                        \
   static inline bool larger_##name(type a, type b) { return a > b || (a != a && b == b); }       \
@@ -60,13 +53,14 @@ typedef struct {
   }                                                                                              \
                                                                                                  \
   static void lines_##name(void *context, size_t start, size_t many) {                           \
-    const job *task = context;                                                                   \
-    const struct np_top_k_params *p = task->params;                                              \
+    const np_job *job = context;                                                                 \
+    const struct np_top_k_params *p = job->params;                                               \
+    type *values = job->out;                                                                     \
+    int64_t *indices = (int64_t *)job->out + p->outer * p->inner * p->count;                     \
     for (size_t i = start; i < start + many; i++) {                                              \
       const size_t from = i / p->inner * p->size * p->inner + i % p->inner;                      \
       const size_t to = i / p->inner * p->count * p->inner + i % p->inner;                       \
-      line_##name(p, (const type *)task->in + from, (type *)task->values + to,                   \
-                  task->indices + to);                                                           \
+      line_##name(p, (const type *)job->inputs[0] + from, values + to, indices + to);            \
     }                                                                                            \
   }
 TOP_K(f32, float)
@@ -82,8 +76,6 @@ int np_top_k(const void *params, const void *const *inputs, void *out, np_worker
   const struct np_top_k_params *p = params;
   const size_t total = p->outer * p->inner;
   if (total * p->count == 0) return 0;
-  job task = {p, inputs[0], out, (int64_t *)out + total * p->count};
-  np_workers *const used = total * p->size < NP_PARALLEL_MIN_BYTES / 16 ? NULL : workers;
-  np_parallel_for_tiles(used, lines[p->type], &task, total, 1 + 2048 / p->size, 0);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, lines[p->type], total,
+                      1 + 2048 / p->size, 16 * total * p->size, 0, workers);
 }

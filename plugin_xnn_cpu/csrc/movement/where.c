@@ -1,6 +1,4 @@
 /* Choosing between two tensors, with broadcasting. */
-#include <string.h>
-
 #include "runtime/kernel.h"
 
 /* out = condition ? x : y, each broadcast by strides of 0; out is dense. */
@@ -10,14 +8,6 @@ struct np_where_params {
   ptrdiff_t strides[3][8];
   size_t element_size;
 };
-
-typedef struct {
-  const struct np_where_params *params;
-  const uint8_t *condition;
-  const char *x;
-  const char *y;
-  char *out;
-} job;
 
 NP_MULTIVERSIONED(void, row4,
                   (const uint8_t *c, ptrdiff_t cs, const uint32_t *x, ptrdiff_t xs,
@@ -46,39 +36,29 @@ static void any_row(const uint8_t *c, ptrdiff_t cs, const char *x, ptrdiff_t xs,
 
 static void rows(void *context, size_t thread, size_t index) {
   (void)thread;
-  const job *task = context;
-  const struct np_where_params *p = task->params;
-  const size_t last = p->rank - 1;
-  const size_t count = p->sizes[last];
+  const np_job *job = context;
+  const struct np_where_params *p = job->params;
+  const size_t last = p->rank - 1, count = p->sizes[last];
   const ptrdiff_t size = (ptrdiff_t)p->element_size;
-  const uint8_t *c = task->condition;
-  const char *x = task->x;
-  const char *y = task->y;
-  char *out = task->out + index * count * p->element_size;
-  for (size_t dim = last; dim-- > 0;) {
-    const ptrdiff_t at = (ptrdiff_t)(index % p->sizes[dim]);
-    index /= p->sizes[dim];
-    c += at * p->strides[0][dim];
-    x += at * p->strides[1][dim] * size;
-    y += at * p->strides[2][dim] * size;
-  }
+  const ptrdiff_t *const strides[] = {p->strides[0], p->strides[1], p->strides[2]};
+  ptrdiff_t at[3];
+  np_offsets(index, last, p->sizes, 3, strides, at);
+  const uint8_t *c = (const uint8_t *)job->inputs[0] + at[0];
+  const char *x = (const char *)job->inputs[1] + at[1] * size;
+  const char *y = (const char *)job->inputs[2] + at[2] * size;
+  char *out = (char *)job->out + index * count * p->element_size;
+  const ptrdiff_t cs = strides[0][last], xs = strides[1][last], ys = strides[2][last];
   if (size == 4) {
-    row4(c, p->strides[0][last], (const uint32_t *)x, p->strides[1][last], (const uint32_t *)y,
-         p->strides[2][last], (uint32_t *)out, count);
+    row4(c, cs, (const uint32_t *)x, xs, (const uint32_t *)y, ys, (uint32_t *)out, count);
   } else {
-    any_row(c, p->strides[0][last], x, p->strides[1][last], y, p->strides[2][last], out, count,
-            p->element_size);
+    any_row(c, cs, x, xs, y, ys, out, count, p->element_size);
   }
 }
 
 int np_where(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_where_params *p = params;
-  size_t outer = 1;
-  for (size_t dim = 0; dim + 1 < p->rank; dim++) outer *= p->sizes[dim];
-  const size_t inner = p->sizes[p->rank - 1];
+  const size_t outer = np_element_count(p->rank - 1, p->sizes), inner = p->sizes[p->rank - 1];
   if (outer * inner == 0) return 0;
-  job task = {p, inputs[0], inputs[1], inputs[2], out};
-  np_workers *const used = outer * inner * p->element_size < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for(used, rows, &task, outer, 0);
-  return 0;
+  return np_run_parts((np_job){params, inputs, out, NULL, 0}, rows, outer, 0,
+                      np_workers_for(outer * inner * p->element_size, workers));
 }

@@ -13,14 +13,6 @@ struct np_affine_params {
 
 #define TILE 16384
 
-typedef struct {
-  const struct np_affine_params *params;
-  const float *in;
-  const float *scale;
-  const float *shift;
-  float *out;
-} job;
-
 NP_INLINE float clamped(float x, float low, float high) { /* NaN stays */
   x = x < low ? low : x;
   return x > high ? high : x;
@@ -45,33 +37,33 @@ NP_MULTIVERSIONED(void, rows,
 }
 
 static void planes_part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_affine_params *p = task->params;
+  const np_job *job = context;
+  const struct np_affine_params *p = job->params;
+  const float *in = job->inputs[0], *scale = job->inputs[1], *shift = job->inputs[2];
+  float *out = job->out;
   for (size_t at = start; at < start + count; at++) {
     const size_t channel = at % p->channels;
-    plane(task->in + at * p->pixels, task->out + at * p->pixels, p->pixels, task->scale[channel],
-          task->shift[channel], p->low, p->high);
+    plane(in + at * p->pixels, out + at * p->pixels, p->pixels, scale[channel], shift[channel],
+          p->low, p->high);
   }
 }
 
 static void rows_part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_affine_params *p = task->params;
-  rows(task->in + start * p->channels, task->scale, task->shift, task->out + start * p->channels,
-       count, p->channels, p->low, p->high);
+  const np_job *job = context;
+  const struct np_affine_params *p = job->params;
+  rows((const float *)job->inputs[0] + start * p->channels, job->inputs[1], job->inputs[2],
+       (float *)job->out + start * p->channels, count, p->channels, p->low, p->high);
 }
 
 int np_affine(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_affine_params *p = params;
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
-  job task = {p, inputs[0], inputs[1], inputs[2], out};
-  np_workers *const used = count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  const np_job job = {params, inputs, out, NULL, 0};
   if (p->channels_last) {
-    np_parallel_for_tiles(used, rows_part, &task, p->images * p->pixels, 1 + TILE / p->channels, 0);
-  } else {
-    np_parallel_for_tiles(used, planes_part, &task, p->images * p->channels, 1 + TILE / p->pixels,
-                          0);
+    return np_run_tiles(job, rows_part, p->images * p->pixels, 1 + TILE / p->channels, count * 4, 0,
+                        workers);
   }
-  return 0;
+  return np_run_tiles(job, planes_part, p->images * p->channels, 1 + TILE / p->pixels, count * 4, 0,
+                      workers);
 }

@@ -1,11 +1,10 @@
 /* Group and instance normalization of images in either order of axes, and local response
  * normalization.
  *
- * The variance is that of the differences from the mean. Sums of some thousand elements are kept in
+ * The variance is that of the differences from the mean. Some thousand elements are accumulated in
  * floats, and these in doubles: the error does not grow with the image. A mean is that of the
  * differences from the first element, so that one far from 0 costs no digits. */
 #include <math.h>
-#include <string.h>
 
 #include "runtime/kernel.h"
 
@@ -24,14 +23,6 @@ struct np_group_norm_params {
 #define LANES 16
 #define CHUNK 4096
 #define CHANNELS 64 /* of a part, where they lie side by side: a few cache lines */
-
-typedef struct {
-  const struct np_group_norm_params *params;
-  const float *in;
-  const float *scale;
-  const float *bias;
-  float *out;
-} job;
 
 NP_MULTIVERSIONED(double, total, (const float *x, size_t count, float mean, int squared),
                   (x, count, mean, squared)) {
@@ -62,36 +53,37 @@ NP_MULTIVERSIONED(void, apply,
 }
 
 /* One group of an image of [channels, pixels]. */
-static void planes(const job *task, size_t index) {
-  const struct np_group_norm_params *p = task->params;
+static void planes(const np_job *job, size_t index) {
+  const struct np_group_norm_params *p = job->params;
+  const float *scale = job->inputs[1], *bias = job->inputs[2];
   const size_t channels = p->channels / p->groups, size = channels * p->pixels;
   const size_t group = index % p->groups;
-  const float *x = task->in + index * size;
-  float *out = task->out + index * size;
+  const float *x = (const float *)job->inputs[0] + index * size;
+  float *out = (float *)job->out + index * size;
   const float mean = (float)(x[0] + total(x, size, x[0], 0) / (double)size);
   const float variance = (float)(total(x, size, mean, 1) / (double)size);
   const float factor = 1.0f / sqrtf(variance + p->epsilon);
   for (size_t c = 0; c < channels; c++) {
     const size_t at = p->by_group ? group : group * channels + c;
-    apply(x + c * p->pixels, out + c * p->pixels, p->pixels, mean, factor * task->scale[at],
-          task->bias[at]);
+    apply(x + c * p->pixels, out + c * p->pixels, p->pixels, mean, factor * scale[at],
+          bias[at]);
   }
 }
 
-NP_INLINE void add_pixel(const float *x, const float *means, float *sums, size_t count,
+NP_INLINE void add_pixel(const float *x, const float *means, float *totals, size_t count,
                          const int squared) {
   for (size_t c = 0; c < count; c++) {
     const float d = x[c] - means[c];
-    sums[c] += squared ? d * d : d;
+    totals[c] += squared ? d * d : d;
   }
 }
 
-/* Sums over the pixels of up to CHANNELS channels. */
-NP_MULTIVERSIONED(void, sums_of_channels,
-                  (const float *x, size_t stride, size_t pixels, const float *means, double *sums,
+/* Totals over the pixels of up to CHANNELS channels. */
+NP_MULTIVERSIONED(void, totals_of_channels,
+                  (const float *x, size_t stride, size_t pixels, const float *means, double *totals,
                    size_t count, int squared),
-                  (x, stride, pixels, means, sums, count, squared)) {
-  for (size_t c = 0; c < count; c++) sums[c] = 0.0;
+                  (x, stride, pixels, means, totals, count, squared)) {
+  for (size_t c = 0; c < count; c++) totals[c] = 0.0;
   for (size_t start = 0; start < pixels; start += CHUNK / LANES) {
     const size_t end = pixels - start < CHUNK / LANES ? pixels : start + CHUNK / LANES;
     float part[CHANNELS];
@@ -101,7 +93,7 @@ NP_MULTIVERSIONED(void, sums_of_channels,
     } else {
       for (size_t i = start; i < end; i++) add_pixel(x + i * stride, means, part, count, 0);
     }
-    for (size_t c = 0; c < count; c++) sums[c] += part[c];
+    for (size_t c = 0; c < count; c++) totals[c] += part[c];
   }
 }
 
@@ -119,20 +111,21 @@ NP_MULTIVERSIONED(void, apply_pixels,
 /* The sum over the channels of a group, block by block. */
 static double group_total(const float *x, size_t stride, size_t pixels, size_t channels, float mean,
                           int squared) {
-  double sums[CHANNELS], whole = 0.0;
+  double totals[CHANNELS], whole = 0.0;
   float means[CHANNELS];
   for (size_t c = 0; c < CHANNELS; c++) means[c] = mean;
   for (size_t first = 0; first < channels; first += CHANNELS) {
-    const size_t count = channels - first < CHANNELS ? channels - first : CHANNELS;
-    sums_of_channels(x + first, stride, pixels, means, sums, count, squared);
-    for (size_t c = 0; c < count; c++) whole += sums[c];
+    const size_t count = np_min(channels - first, CHANNELS);
+    totals_of_channels(x + first, stride, pixels, means, totals, count, squared);
+    for (size_t c = 0; c < count; c++) whole += totals[c];
   }
   return whole;
 }
 
 /* A group of many channels of an image of [pixels, channels]. */
-static void wide_group(const job *task, const float *x, float *out, size_t group) {
-  const struct np_group_norm_params *p = task->params;
+static void wide_group(const np_job *job, const float *x, float *out, size_t group) {
+  const struct np_group_norm_params *p = job->params;
+  const float *scale = job->inputs[1], *bias = job->inputs[2];
   const size_t channels = p->channels / p->groups, first = group * channels;
   const double size = (double)channels * (double)p->pixels;
   const size_t stride = p->channels;
@@ -144,12 +137,12 @@ static void wide_group(const job *task, const float *x, float *out, size_t group
   const float factor = 1.0f / sqrtf(variance + p->epsilon);
   float means[CHANNELS], factors[CHANNELS], biases[CHANNELS];
   for (size_t start = 0; start < channels; start += CHANNELS) {
-    const size_t count = channels - start < CHANNELS ? channels - start : CHANNELS;
+    const size_t count = np_min(channels - start, CHANNELS);
     for (size_t c = 0; c < count; c++) {
       const size_t at = p->by_group ? group : first + start + c;
       means[c] = mean;
-      factors[c] = factor * task->scale[at];
-      biases[c] = task->bias[at];
+      factors[c] = factor * scale[at];
+      biases[c] = bias[at];
     }
     apply_pixels(x + first + start, out + first + start, stride, p->pixels, means, factors, biases,
                  count);
@@ -157,27 +150,28 @@ static void wide_group(const job *task, const float *x, float *out, size_t group
 }
 
 /* Several whole groups of at most CHANNELS channels together. */
-static void narrow_groups(const job *task, const float *x, float *out, size_t group,
+static void narrow_groups(const np_job *job, const float *x, float *out, size_t group,
                           size_t groups) {
-  const struct np_group_norm_params *p = task->params;
+  const struct np_group_norm_params *p = job->params;
+  const float *scale = job->inputs[1], *bias = job->inputs[2];
   const size_t each = p->channels / p->groups, count = groups * each, first = group * each;
-  double sums[CHANNELS];
+  double totals[CHANNELS];
   float means[CHANNELS], factors[CHANNELS], biases[CHANNELS];
   const double size = (double)each * (double)p->pixels;
   memcpy(means, x + first, count * sizeof(float));
   for (int squared = 0; squared < 2; squared++) {
-    sums_of_channels(x + first, p->channels, p->pixels, means, sums, count, squared);
+    totals_of_channels(x + first, p->channels, p->pixels, means, totals, count, squared);
     for (size_t g = 0; g < groups; g++) {
       double whole = 0.0;
       for (size_t c = g * each; c < (g + 1) * each; c++) {
-        whole += sums[c] + (squared ? 0.0 : (double)means[c] * (double)p->pixels);
+        whole += totals[c] + (squared ? 0.0 : (double)means[c] * (double)p->pixels);
       }
       const float value = (float)(whole / size);
       for (size_t c = g * each; c < (g + 1) * each; c++) {
         if (squared) {
           const size_t at = p->by_group ? group + g : first + c;
-          factors[c] = task->scale[at] / sqrtf(value + p->epsilon);
-          biases[c] = task->bias[at];
+          factors[c] = scale[at] / sqrtf(value + p->epsilon);
+          biases[c] = bias[at];
         } else {
           means[c] = value;
         }
@@ -196,31 +190,30 @@ static size_t groups_together(const struct np_group_norm_params *p) {
 
 static void part(void *context, size_t thread, size_t index) {
   (void)thread;
-  const job *task = context;
-  const struct np_group_norm_params *p = task->params;
+  const np_job *job = context;
+  const struct np_group_norm_params *p = job->params;
   if (!p->channels_last) {
-    planes(task, index);
+    planes(job, index);
     return;
   }
-  const size_t together = groups_together(p), parts = (p->groups + together - 1) / together;
-  const size_t first = index % parts * together, image = index / parts;
-  const float *x = task->in + image * p->channels * p->pixels;
-  float *out = task->out + image * p->channels * p->pixels;
+  const size_t together = groups_together(p), parts = np_ceil_div(p->groups, together);
+  const np_range groups = np_range_of(index % parts, together, p->groups);
+  const size_t image = index / parts * p->channels * p->pixels;
+  const float *x = (const float *)job->inputs[0] + image;
+  float *out = (float *)job->out + image;
   if (p->channels / p->groups > CHANNELS) {
-    wide_group(task, x, out, first);
-    return;
+    wide_group(job, x, out, groups.first);
+  } else {
+    narrow_groups(job, x, out, groups.first, groups.count);
   }
-  const size_t left = p->groups - first;
-  narrow_groups(task, x, out, first, left < together ? left : together);
 }
 
 int np_group_norm(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_group_norm_params *p = params;
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
-  job task = {p, inputs[0], inputs[1], inputs[2], out};
   const size_t together = p->channels_last ? groups_together(p) : 1;
-  np_workers *const used = count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for(used, part, &task, p->images * ((p->groups + together - 1) / together), 0);
-  return 0;
+  return np_run_parts((np_job){params, inputs, out, NULL, 0}, part,
+                      p->images * np_ceil_div(p->groups, together), 0,
+                      np_workers_for(count * 4, workers));
 }

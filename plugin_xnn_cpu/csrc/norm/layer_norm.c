@@ -1,46 +1,48 @@
 /* Layer normalization and its form without a mean, of a tensor or of the sum of two.
  *
  * The variance is that of the differences from the mean, not E[x²] - E[x]²: no cancellation. Rows
- * are gone over three times while they lie in cache, two at once. Sums are kept in as many lanes as
- * there are in four registers, so that the error grows with a fraction of the columns. */
+ * are gone over three times while they lie in cache, two at once. Accumulators have as many lanes
+ * as there are in four registers, so that the error grows with a fraction of the columns. */
 #include "norm/layer_norm_rows.h"
 
-typedef struct {
-  const struct np_layer_norm_params *params;
-  const float *in;
-  const float *scale;
-  const float *bias;
-  const float *added;
-  float *out;
-} job;
+/* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`, dense, of
+ * which there are as many as `sizes` multiply to; x may be the sum of x and `added`. Where the
+ * sum is wanted too it goes to `sum_offset` behind the result, which else is 0. */
+struct np_layer_norm_params {
+  size_t sizes[3];
+  size_t columns;
+  ptrdiff_t x_strides[3];
+  ptrdiff_t added_strides[3];
+  size_t sum_offset;
+  float epsilon;
+  int32_t has_bias;
+  int32_t has_added;
+  int32_t root_mean_square; /* no mean is taken away */
+  int32_t target;           /* NP_TARGET_* */
+};
 
 static void rows(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_layer_norm_params *p = task->params;
+  const np_job *job = context;
+  const struct np_layer_norm_params *p = job->params;
   np_normalize_rows *normalize = NP_FOR_ISA(np_normalize_rows, p->target);
+  const ptrdiff_t *const strides[] = {p->x_strides, p->added_strides};
+  const float *added = p->has_added ? job->inputs[p->has_bias ? 3 : 2] : NULL;
   const size_t end = start + count, line = p->sizes[2];
   for (size_t row = start; row < end;) {
-    const size_t in_line = row % line, left = line - in_line;
-    ptrdiff_t from = (ptrdiff_t)in_line * p->x_strides[2];
-    ptrdiff_t added = (ptrdiff_t)in_line * p->added_strides[2];
-    size_t rest = row / line;
-    for (int axis = 1; axis >= 0; axis--) {
-      const ptrdiff_t at = (ptrdiff_t)(rest % p->sizes[axis]);
-      rest /= p->sizes[axis];
-      from += at * p->x_strides[axis];
-      added += at * p->added_strides[axis];
-    }
-    float *out = task->out + row * p->columns;
+    const size_t left = line - row % line;
+    ptrdiff_t at[2];
+    np_offsets(row, 3, p->sizes, 2, strides, at);
+    float *out = (float *)job->out + row * p->columns;
     const np_normal_rows some = {
-        .x = task->in + from,
+        .x = (const float *)job->inputs[0] + at[0],
         .x_stride = p->x_strides[2],
-        .added = task->added == NULL ? NULL : task->added + added,
+        .added = added == NULL ? NULL : added + at[1],
         .added_stride = p->added_strides[2],
-        .scale = task->scale,
-        .bias = task->bias,
+        .scale = job->inputs[1],
+        .bias = p->has_bias ? job->inputs[2] : NULL,
         .sum = out + p->sum_offset,
         .out = out,
-        .rows = end - row < left ? end - row : left,
+        .rows = np_min(end - row, left),
         .columns = p->columns,
         .epsilon = p->epsilon,
         .root_mean_square = p->root_mean_square,
@@ -52,13 +54,9 @@ static void rows(void *context, size_t start, size_t count) {
 
 int np_layer_norm(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_layer_norm_params *p = params;
-  const size_t count = p->sizes[0] * p->sizes[1] * p->sizes[2];
+  const size_t count = np_element_count(3, p->sizes);
   if (count == 0 || p->columns == 0) return 0;
-  const float *bias = p->has_bias ? inputs[2] : NULL;
-  const float *added = p->has_added ? inputs[p->has_bias ? 3 : 2] : NULL;
-  job task = {p, inputs[0], inputs[1], bias, added, out};
-  np_workers *const used = count * p->columns * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 8 / p->columns;
-  np_parallel_for_tiles(used, rows, &task, count, tile, NP_DISABLE_DENORMALS);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rows, count,
+                      1 + NP_PARALLEL_MIN_BYTES / 8 / p->columns, count * p->columns * 4,
+                      NP_DISABLE_DENORMALS, workers);
 }

@@ -4,29 +4,29 @@
 #include "norm/layer_norm_rows.h"
 #include "simd/f32.h"
 
-#define SUMS 4 /* an addition takes as long as so many can be begun in */
+#define CHAINS 4 /* an addition takes as long as so many can be begun in */
 #define TOGETHER 2 /* rows: one waits for its mean and deviation, the other has work meanwhile */
 
 /* Sum of the numbers of each row less its mean, or of their squares. */
 NP_INLINE void total(const float *const x[], size_t columns, const float mean[], float result[],
                      const int rows, const int squared) {
-  vec sums[TOGETHER][SUMS];
+  vec acc[TOGETHER][CHAINS];
   for (int r = 0; r < rows; r++) {
-    for (int s = 0; s < SUMS; s++) sums[r][s] = zero();
+    for (int s = 0; s < CHAINS; s++) acc[r][s] = zero();
   }
   size_t i = 0;
-  for (; i + SUMS * LANES <= columns; i += SUMS * LANES) {
+  for (; i + CHAINS * LANES <= columns; i += CHAINS * LANES) {
     for (int r = 0; r < rows; r++) {
-      for (int s = 0; s < SUMS; s++) {
+      for (int s = 0; s < CHAINS; s++) {
         const vec d = load(x[r] + i + s * LANES) - mean[r];
-        sums[r][s] += squared ? (vec)(d * d) : d;
+        acc[r][s] += squared ? (vec)(d * d) : d;
       }
     }
   }
   for (; i + LANES <= columns; i += LANES) {
     for (int r = 0; r < rows; r++) {
       const vec d = load(x[r] + i) - mean[r];
-      sums[r][0] += squared ? (vec)(d * d) : d;
+      acc[r][0] += squared ? (vec)(d * d) : d;
     }
   }
   for (int r = 0; r < rows; r++) {
@@ -35,7 +35,7 @@ NP_INLINE void total(const float *const x[], size_t columns, const float mean[],
       const float d = x[r][k] - mean[r];
       rest += squared ? d * d : d;
     }
-    result[r] = sum_of((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])) + rest;
+    result[r] = sum_of((acc[r][0] + acc[r][1]) + (acc[r][2] + acc[r][3])) + rest;
   }
 }
 

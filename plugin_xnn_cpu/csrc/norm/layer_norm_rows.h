@@ -1,8 +1,6 @@
 /* Layer normalization, as its code for each instruction set has it. */
-#ifndef NARROWPASS_NORM_LAYER_NORM_ROWS_H
-#define NARROWPASS_NORM_LAYER_NORM_ROWS_H
+#pragma once
 
-#include "norm/layer_norm.h"
 #include "runtime/kernel.h"
 
 /* Rows that are evenly apart: x, or the sum of x and `added`, which then goes to `sum`; and
@@ -25,5 +23,3 @@ typedef struct {
 typedef void np_normalize_rows(const np_normal_rows *rows);
 
 NP_DECLARE_FOR_ISAS(np_normalize_rows, np_normalize_rows);
-
-#endif

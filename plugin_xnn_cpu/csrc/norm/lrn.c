@@ -18,12 +18,6 @@ struct np_lrn_params {
 
 #define PIXELS 64 /* of a part */
 
-typedef struct {
-  const struct np_lrn_params *params;
-  const float *in;
-  float *out;
-} job;
-
 /* Up to PIXELS pixels, `step` apart, of one image whose channels are `stride` apart. */
 static void pixels_of(const struct np_lrn_params *p, const float *x, float *out, size_t count,
                       size_t stride, size_t step) {
@@ -32,14 +26,14 @@ static void pixels_of(const struct np_lrn_params *p, const float *x, float *out,
   for (size_t c = 0; c < p->channels; c++) {
     const size_t first = c < before ? 0 : c - before;
     const size_t last = p->channels - 1 - c < after ? p->channels - 1 : c + after;
-    float sums[PIXELS];
-    for (size_t i = 0; i < count; i++) sums[i] = 0.0f;
+    float squares[PIXELS];
+    for (size_t i = 0; i < count; i++) squares[i] = 0.0f;
     for (size_t d = first; d <= last; d++) {
       const float *row = x + d * stride;
-      for (size_t i = 0; i < count; i++) sums[i] += row[i * step] * row[i * step];
+      for (size_t i = 0; i < count; i++) squares[i] += row[i * step] * row[i * step];
     }
     for (size_t i = 0; i < count; i++) {
-      const float base = p->bias + factor * sums[i];
+      const float base = p->bias + factor * squares[i];
       /* The power that all known networks have needs two roots. */
       const float power =
           p->beta == 0.75f ? sqrtf(base) * sqrtf(sqrtf(base)) : powf(base, p->beta);
@@ -50,23 +44,22 @@ static void pixels_of(const struct np_lrn_params *p, const float *x, float *out,
 
 static void part(void *context, size_t thread, size_t index) {
   (void)thread;
-  const job *task = context;
-  const struct np_lrn_params *p = task->params;
-  const size_t parts = (p->pixels + PIXELS - 1) / PIXELS;
-  const size_t image = index / parts, start = index % parts * PIXELS;
-  const size_t count = p->pixels - start < PIXELS ? p->pixels - start : PIXELS;
+  const np_job *job = context;
+  const struct np_lrn_params *p = job->params;
+  const size_t parts = np_ceil_div(p->pixels, PIXELS), image = index / parts;
+  const np_range range = np_range_of(index % parts, PIXELS, p->pixels);
   const size_t stride = p->channels_last ? 1 : p->pixels;
   const size_t step = p->channels_last ? p->channels : 1;
-  const size_t at = image * p->channels * p->pixels + start * step;
-  pixels_of(p, task->in + at, task->out + at, count, stride, step);
+  const size_t at = image * p->channels * p->pixels + range.first * step;
+  pixels_of(p, (const float *)job->inputs[0] + at, (float *)job->out + at, range.count, stride,
+            step);
 }
 
 int np_lrn(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_lrn_params *p = params;
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
-  job task = {p, inputs[0], out};
-  np_workers *const used = count * 4 < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for(used, part, &task, p->images * ((p->pixels + PIXELS - 1) / PIXELS), 0);
-  return 0;
+  return np_run_parts((np_job){params, inputs, out, NULL, 0}, part,
+                      p->images * np_ceil_div(p->pixels, PIXELS), 0,
+                      np_workers_for(count * 4, workers));
 }

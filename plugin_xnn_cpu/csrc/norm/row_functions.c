@@ -16,12 +16,6 @@ struct np_rows_params {
 
 #define LANES 16
 
-typedef struct {
-  const struct np_rows_params *params;
-  const float *in;
-  float *out;
-} job;
-
 /* The greatest element; NaN may be lost. */
 NP_INLINE float greatest(const float *x, size_t count) {
   float lanes[4 * LANES], best = x[0];
@@ -35,7 +29,7 @@ NP_INLINE float greatest(const float *x, size_t count) {
   return best;
 }
 
-/* exp is that of what is finite: an element that is NaN makes the whole row so. */
+/* exp is that of what is finite: with an element that is NaN the whole row is. */
 NP_MULTIVERSIONED(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count)) {
   const float best = greatest(x, count);
   float lanes[2 * LANES], sum = 0.0f;
@@ -87,11 +81,11 @@ NP_MULTIVERSIONED(void, divided, (const float *x, float *out, size_t count, int 
 }
 
 static void part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_rows_params *p = task->params;
+  const np_job *job = context;
+  const struct np_rows_params *p = job->params;
   for (size_t row = start; row < start + count; row++) {
-    const float *x = task->in + row * p->columns;
-    float *out = task->out + row * p->columns;
+    const float *x = (const float *)job->inputs[0] + row * p->columns;
+    float *out = (float *)job->out + row * p->columns;
     switch (p->function) {
       case NP_ROWS_LOG_SOFTMAX:
         log_softmax(x, out, p->columns);
@@ -107,10 +101,8 @@ static void part(void *context, size_t start, size_t count) {
 
 int np_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_rows_params *p = params;
-  job task = {p, inputs[0], out};
   if (p->rows == 0) return 0;
-  np_workers *const used = p->rows * p->columns * 4 < NP_PARALLEL_MIN_BYTES / 2 ? NULL : workers;
-  const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns;
-  np_parallel_for_tiles(used, part, &task, p->rows, tile, 0);
-  return 0;
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part, p->rows,
+                      1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns, p->rows * p->columns * 8, 0,
+                      workers);
 }

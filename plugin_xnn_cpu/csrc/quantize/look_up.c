@@ -1,12 +1,20 @@
-/* Tables of 256 bytes. */
+/* Lookup tables of 256 bytes, for functions of a byte. */
 #include "runtime/kernel.h"
+
+/* out[i] = table[x[i]], of bytes. */
+struct np_table_params {
+  size_t count;
+  uint8_t table[256];
+};
+
+#define TILE 16384
 
 #ifdef NP_CHOOSES_CPU
 #include <immintrin.h>
 
 /* A shuffle looks up low halves of bytes in one of sixteen parts of the table. Each part is asked
- * for all bytes: of those whose high half is another one, the highest bit is set, and a shuffle
- * gives 0 for them. */
+ * for all bytes: of those whose high half is another one, the highest bit is set, for which a
+ * shuffle returns 0. */
 __attribute__((target("avx2"))) static size_t look_up_avx2(const uint8_t *table, const uint8_t *in,
                                                            uint8_t *out, size_t count) {
   const __m256i others = _mm256_set1_epi8(0x70);
@@ -44,7 +52,7 @@ __attribute__((target("avx512bw,avx512vbmi"))) static void look_up_vbmi(const ui
 }
 #endif
 
-void np_lookup_bytes(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count) {
+static void look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count) {
   size_t i = 0;
 #ifdef NP_CHOOSES_CPU
   if (np_isa_has_vbmi()) {
@@ -54,4 +62,16 @@ void np_lookup_bytes(const uint8_t *table, const uint8_t *in, uint8_t *out, size
   if (np_isa() >= NP_TARGET_AVX2) i = look_up_avx2(table, in, out, count);
 #endif
   for (; i < count; i++) out[i] = table[in[i]];
+}
+
+static void look_up_tile(void *context, size_t start, size_t count) {
+  const np_job *job = context;
+  const struct np_table_params *p = job->params;
+  look_up(p->table, (const uint8_t *)job->inputs[0] + start, (uint8_t *)job->out + start, count);
+}
+
+int np_table(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+  const size_t count = ((const struct np_table_params *)params)->count;
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, look_up_tile, count, TILE, count, 0,
+                      workers);
 }

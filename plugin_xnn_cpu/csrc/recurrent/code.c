@@ -188,7 +188,7 @@ static void quantize(const np_recurrent_job *job, const float *states,
       wrong += nothing[i];
     }
     to->scales[b] = wrong == 0 ? most / 127 : wrong;
-    /* Where nothing is to be told apart, all are 0. */
+    /* Where all are too small to be scaled, bytes are 0. */
     const int usable = most > 1e-30f && wrong == 0;
     const float factor = usable ? 127 / most : 0;
     uint8_t *bytes = to->bytes + b * width;
@@ -197,8 +197,8 @@ static void quantize(const np_recurrent_job *job, const float *states,
       vec x = broadcast(0);
       if (usable && k < p->hidden) x = load_units(h + k, p->hidden - k) * factor;
       const __m512i whole = _mm512_cvtps_epi32((__m512)x);
-      const __m128i made = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
-      memcpy(bytes + k, &made, width - k < LANES ? width - k : LANES);
+      const __m128i narrow = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
+      memcpy(bytes + k, &narrow, width - k < LANES ? width - k : LANES);
       sum = _mm512_add_epi32(sum, whole);
     }
     to->acc[b] = _mm512_reduce_add_epi32(sum);

@@ -26,42 +26,6 @@ size_t np_recurrent_packed_floats(size_t directions, int32_t kind, size_t hidden
   return directions * padded(hidden, lanes) * (np_recurrent_gates(kind) * hidden + extras);
 }
 
-/* Gates `from` to `from` + `count` - 1 of a direction, as panels of `lanes` units. */
-static float *pack_gates(const float *weights, size_t from, size_t count, size_t hidden,
-                         size_t lanes, float *to) {
-  for (size_t unit = 0; unit < hidden; unit += lanes) {
-    for (size_t k = 0; k < hidden; k++) {
-      for (size_t gate = from; gate < from + count; gate++) {
-        for (size_t lane = 0; lane < lanes; lane++, to++) {
-          const size_t row = unit + lane;
-          *to = row < hidden ? weights[(gate * hidden + row) * hidden + k] : 0;
-        }
-      }
-    }
-  }
-  return to;
-}
-
-void np_recurrent_pack(size_t directions, int32_t kind, size_t hidden, size_t extras, size_t lanes,
-                       const float *weights, const float *extra, void *packed) {
-  const size_t gates = np_recurrent_gates(kind);
-  float *to = packed;
-  for (size_t d = 0; d < directions; d++) {
-    const float *from = weights + d * gates * hidden * hidden;
-    if (kind == NP_RECURRENT_GRU) {
-      to = pack_gates(from, 0, 2, hidden, lanes, to);
-      to = pack_gates(from, 2, 1, hidden, lanes, to);
-    } else {
-      to = pack_gates(from, 0, gates, hidden, lanes, to);
-    }
-    for (size_t e = 0; e < extras; e++) {
-      for (size_t unit = 0; unit < padded(hidden, lanes); unit++, to++) {
-        *to = unit < hidden ? extra[(d * extras + e) * hidden + unit] : 0;
-      }
-    }
-  }
-}
-
 size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidden, size_t lanes,
                                    size_t copies) {
   return 4 * directions * batch * padded(hidden, lanes) +
@@ -73,16 +37,18 @@ size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden,
   return directions * padded(hidden, 16) * (gates * ((hidden + 3) / 4 * 4 + 8) + 4 * extras);
 }
 
-/* As pack_gates, with four inputs of a unit side by side. */
-static int8_t *pack_bytes(const int8_t *weights, size_t from, size_t count, size_t hidden,
-                          int8_t *to) {
-  for (size_t unit = 0; unit < hidden; unit += 16) {
-    for (size_t k = 0; k < hidden; k += 4) {
+/* Gates `from` to `from` + `count` - 1 of a direction, as panels of `lanes` units with `group`
+ * inputs of a unit side by side; `element` is the bytes of a weight. */
+static uint8_t *pack_gates(const uint8_t *weights, size_t element, size_t group, size_t from,
+                           size_t count, size_t hidden, size_t lanes, uint8_t *to) {
+  for (size_t unit = 0; unit < hidden; unit += lanes) {
+    for (size_t k = 0; k < hidden; k += group) {
       for (size_t gate = from; gate < from + count; gate++) {
-        for (size_t at = 0; at < 64; at++, to++) {
-          const size_t row = unit + at / 4, column = k + at % 4;
-          *to = row < hidden && column < hidden ? weights[(gate * hidden + row) * hidden + column]
-                                                : 0;
+        for (size_t at = 0; at < lanes * group; at++, to += element) {
+          const size_t row = unit + at / group, column = k + at % group;
+          const uint8_t *weight = weights + ((gate * hidden + row) * hidden + column) * element;
+          memset(to, 0, element);
+          if (row < hidden && column < hidden) memcpy(to, weight, element);
         }
       }
     }
@@ -107,25 +73,39 @@ static void pack_scales(const int8_t *weights, const float *scales, size_t gates
   }
 }
 
-void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
-                             const int8_t *weights, const float *scales, const float *extra,
-                             void *packed) {
-  const size_t gates = np_recurrent_gates(kind), whole = padded(hidden, 16);
-  int8_t *to = packed;
+/* All directions: gates, those of the second phase apart; scales of int8 weights; vectors. */
+static void pack(size_t directions, int32_t kind, size_t hidden, size_t extras, size_t lanes,
+                 const uint8_t *weights, const float *scales, const float *extra, uint8_t *to) {
+  const size_t gates = np_recurrent_gates(kind), whole = padded(hidden, lanes);
+  const size_t element = scales == NULL ? sizeof(float) : 1, group = scales == NULL ? 1 : 4;
+  const size_t first = kind == NP_RECURRENT_GRU ? 2 : gates;
   for (size_t d = 0; d < directions; d++) {
-    const int8_t *from = weights + d * gates * hidden * hidden;
-    const size_t first = kind == NP_RECURRENT_GRU ? 2 : gates;
-    to = pack_bytes(from, 0, first, hidden, to);
-    to = pack_bytes(from, first, gates - first, hidden, to);
-    pack_scales(from, scales + d * gates * hidden, gates, hidden, (float *)to);
-    float *behind = (float *)to + 2 * gates * whole;
+    const uint8_t *from = weights + d * gates * hidden * hidden * element;
+    to = pack_gates(from, element, group, 0, first, hidden, lanes, to);
+    to = pack_gates(from, element, group, first, gates - first, hidden, lanes, to);
+    float *behind = (float *)(void *)to;
+    if (scales != NULL) {
+      pack_scales((const int8_t *)from, scales + d * gates * hidden, gates, hidden, behind);
+      behind += 2 * gates * whole;
+    }
     for (size_t e = 0; e < extras; e++) {
       for (size_t unit = 0; unit < whole; unit++, behind++) {
         *behind = unit < hidden ? extra[(d * extras + e) * hidden + unit] : 0;
       }
     }
-    to = (int8_t *)behind;
+    to = (uint8_t *)behind;
   }
+}
+
+void np_recurrent_pack(size_t directions, int32_t kind, size_t hidden, size_t extras, size_t lanes,
+                       const float *weights, const float *extra, void *packed) {
+  pack(directions, kind, hidden, extras, lanes, (const uint8_t *)weights, NULL, extra, packed);
+}
+
+void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
+                             const int8_t *weights, const float *scales, const float *extra,
+                             void *packed) {
+  pack(directions, kind, hidden, extras, 16, (const uint8_t *)weights, scales, extra, packed);
 }
 
 static size_t blocks(const np_recurrent_job *job) { return job->padded / job->params->lanes; }

@@ -1,7 +1,6 @@
 /* LSTM, GRU and RNN: the recurrence, step by step. Read by cffi too: no directives but simple
  * constants. */
-#ifndef NARROWPASS_RECURRENT_RECURRENT_H
-#define NARROWPASS_RECURRENT_RECURRENT_H
+#pragma once
 
 #include "runtime/isa.h"
 
@@ -10,7 +9,7 @@
 
 #define NP_RECURRENT_LSTM 0
 #define NP_RECURRENT_GRU 1       /* the state is reset before it is multiplied */
-#define NP_RECURRENT_GRU_AFTER 2 /* the product is reset, to which a bias was added */
+#define NP_RECURRENT_GRU_AFTER 2 /* the matmul with its bias is reset */
 #define NP_RECURRENT_RNN 3
 
 /* Activations, with alpha and beta where they have them. */
@@ -40,7 +39,7 @@ struct np_recurrent_function {
  * `cell_offset` on by `state_strides`. All strides and offsets are in floats.
  *
  * `clip` bounds what activations f and g take. Rows behind a sequence's end leave its states as
- * they are and give zeros. A sequence of length 0 has last states of 0. */
+ * they are, and are zeros in Y. A sequence of length 0 has last states of 0. */
 struct np_recurrent_params {
   const void *packed; /* np_recurrent_pack wrote it for `lanes` */
   size_t steps;
@@ -67,9 +66,9 @@ struct np_recurrent_params {
   size_t parts; /* of the units of a direction, computed by threads in each step; 0 where a
                    thread computes a direction from end to end */
   int32_t target; /* NP_TARGET_* */
-  int32_t
-      quantized; /* np_recurrent_pack_bytes wrote `packed`: states are quantized in each step, from
-                        -max to max in 254 steps; where one is not finite, all that follows is NaN */
+  int32_t quantized; /* np_recurrent_pack_bytes wrote `packed`: states are quantized in each step,
+                        from -max to max in 254 steps; where one is not finite, all that follows is
+                        NaN */
   const int32_t *zeros; /* zero points of quantized weights, [directions][gates][units in whole
                            vectors]; NULL where all are 0 */
 };
@@ -100,5 +99,3 @@ void np_recurrent_pack(size_t directions, int32_t kind, size_t hidden, size_t ex
 /* Floats of the workspace; `copies` of the quantized states are 0 without such. */
 size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidden, size_t lanes,
                                    size_t copies);
-
-#endif

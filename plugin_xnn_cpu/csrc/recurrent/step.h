@@ -1,6 +1,5 @@
 /* What the recurrence shares with its code for each instruction set. */
-#ifndef NARROWPASS_RECURRENT_STEP_H
-#define NARROWPASS_RECURRENT_STEP_H
+#pragma once
 
 #include "recurrent/recurrent.h"
 #include "runtime/kernel.h"
@@ -65,5 +64,3 @@ NP_INLINE size_t np_recurrent_direction_bytes(const struct np_recurrent_params *
   const size_t gates = np_recurrent_gates(p->kind);
   return padded * (gates * ((p->hidden + 3) / 4 * 4 + 8) + 4 * np_recurrent_extras(p));
 }
-
-#endif

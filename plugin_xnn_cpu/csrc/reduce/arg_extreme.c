@@ -13,13 +13,6 @@ struct np_arg_extreme_params {
 #define COLUMNS 256 /* of one tile: their best values and indices stay in L1 */
 #define LANES 32
 
-typedef struct {
-  const struct np_arg_extreme_params *params;
-  const float *in;
-  int64_t *out;
-  size_t tiles; /* of the columns of one outer index */
-} job;
-
 /* The index in a dense row: its greatest element in lanes, then where that is. */
 NP_MULTIVERSIONED(size_t, index_in_row, (const float *x, size_t count, float sign, int last),
                   (x, count, sign, last)) {
@@ -72,18 +65,19 @@ NP_MULTIVERSIONED(void, index_in_columns,
 }
 
 static void part(void *context, size_t start, size_t count) {
-  const job *task = context;
-  const struct np_arg_extreme_params *p = task->params;
+  const np_job *job = context;
+  const struct np_arg_extreme_params *p = job->params;
   const float sign = p->least ? -1.0f : 1.0f;
+  const size_t tiles = np_ceil_div(p->inner, COLUMNS); /* of the columns of one outer index */
   for (size_t tile = start; tile < start + count; tile++) {
-    const size_t outer = tile / task->tiles, column = tile % task->tiles * COLUMNS;
-    const float *x = task->in + outer * p->count * p->inner + column;
-    int64_t *out = task->out + outer * p->inner + column;
+    const size_t outer = tile / tiles;
+    const np_range columns = np_range_of(tile % tiles, COLUMNS, p->inner);
+    const float *x = (const float *)job->inputs[0] + outer * p->count * p->inner + columns.first;
+    int64_t *out = (int64_t *)job->out + outer * p->inner + columns.first;
     if (p->inner == 1) {
       *out = (int64_t)index_in_row(x, p->count, sign, p->last);
     } else {
-      const size_t rest = p->inner - column;
-      index_in_columns(x, p->count, p->inner, rest < COLUMNS ? rest : COLUMNS, sign, p->last, out);
+      index_in_columns(x, p->count, p->inner, columns.count, sign, p->last, out);
     }
   }
 }
@@ -91,12 +85,9 @@ static void part(void *context, size_t start, size_t count) {
 int np_arg_extreme(const void *params, const void *const *inputs, void *out, np_workers *workers) {
   const struct np_arg_extreme_params *p = params;
   if (p->outer == 0 || p->inner == 0) return 0;
-  const size_t tiles = (p->inner + COLUMNS - 1) / COLUMNS;
-  job task = {p, inputs[0], out, tiles};
-  const size_t bytes = p->count * (p->inner < COLUMNS ? p->inner : COLUMNS) * sizeof(float);
-  np_workers *const used =
-      p->outer * p->count * p->inner * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for_tiles(used, part, &task, p->outer * tiles, 1 + NP_PARALLEL_MIN_BYTES / 4 / bytes,
-                        0);
-  return 0;
+  const size_t bytes = p->count * np_min(p->inner, COLUMNS) * sizeof(float);
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part,
+                      p->outer * np_ceil_div(p->inner, COLUMNS),
+                      1 + NP_PARALLEL_MIN_BYTES / 4 / bytes,
+                      p->outer * p->count * p->inner * sizeof(float), 0, workers);
 }

@@ -1,20 +1,15 @@
 /* Pooling, and reductions along axes. Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_REDUCE_REDUCE_H
-#define NARROWPASS_REDUCE_REDUCE_H
+#pragma once
 
-#include <stddef.h>
 #include <stdint.h>
 
-/* The greatest elements, or the means, of windows of [batch, height, width, channels]. Pads are
- * above and to the left, and count for nothing; a window has an element in the image. */
+#include "conv/image.h"
+
+/* The greatest elements, or the means, of kernel windows of [batch, height, width, channels]. Pads
+ * are above and to the left, and count for nothing; a kernel window has an element in the image. */
 struct np_pool_params {
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
-  size_t window[2];
+  struct np_image_sizes image;
+  size_t kernel[2]; /* height, width */
   size_t strides[2];
   size_t dilations[2];
   size_t pads[2];
@@ -28,20 +23,6 @@ struct np_reduction_axes {
   ptrdiff_t strides[8];
 };
 
-/* The greatest, or least, elements along axes. The innermost axis is dense: `columns` results lie
- * along it, or where these are 0, `row` elements of which each result is made. The other axes are
- * `kept` or `reduced`, in order, with so many elements; a part is a `tile` of results. */
-struct np_min_max_params {
-  struct np_reduction_axes kept;
-  struct np_reduction_axes reduced;
-  size_t kept_count;
-  size_t reduced_count;
-  size_t columns;
-  size_t row;
-  size_t tile;
-  int32_t least;
-};
-
 #define NP_REDUCTION_SUM 0
 #define NP_REDUCTION_PROD 1
 #define NP_REDUCTION_MAX 2
@@ -50,7 +31,9 @@ struct np_min_max_params {
 #define NP_REDUCTION_SUM_SQUARES 5
 #define NP_REDUCTION_MEAN 6
 
-/* A reduction along axes, of which the others are as in np_min_max_params. */
+/* A reduction along axes. The innermost axis is dense: `columns` results lie along it, or where
+ * these are 0, `row` elements of which each result is computed. The other axes are `kept` or
+ * `reduced`, in order, with so many elements; a part is a `tile` of results. */
 struct np_typed_reduction_params {
   struct np_reduction_axes kept;
   struct np_reduction_axes reduced;
@@ -62,5 +45,3 @@ struct np_typed_reduction_params {
   int32_t op;   /* NP_REDUCTION_* */
   int32_t type; /* NP_TYPE_* */
 };
-
-#endif

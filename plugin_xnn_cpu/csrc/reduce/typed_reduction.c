@@ -1,5 +1,5 @@
-/* Reductions along axes of any element type. Sums of integers wrap; a mean of integers is rounded
- * towards 0. NaN comes of NaN in extremes. */
+/* Reductions along axes of any element type. Integers wrap when they are added; a mean of integers
+ * is rounded towards 0. An extreme of elements with a NaN is NaN, which XNNPACK's kernels lose. */
 #include <math.h>
 
 #include "elementwise/typed.h"
@@ -12,28 +12,21 @@
 
 #define COLUMNS 256 /* results of a part, where they lie side by side */
 #define LANES 16
-
-typedef struct {
-  const struct np_typed_reduction_params *params;
-  const char *in;
-  char *out;
-} job;
+#define BLOCK 64 /* lanes of extremes of float32 */
 
 /* Where element `index` of axes lies. */
-static ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
-  ptrdiff_t at = 0;
-  for (size_t dim = axes->rank; dim-- > 0;) {
-    at += (ptrdiff_t)(index % axes->sizes[dim]) * axes->strides[dim];
-    index /= axes->sizes[dim];
-  }
+NP_INLINE ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
+  const ptrdiff_t *const strides[] = {axes->strides};
+  ptrdiff_t at;
+  np_offsets(index, axes->rank, axes->sizes, 1, strides, &at);
   return at;
 }
 
 #define NP_ONCE(type, name, params, args) static type name params
 
-/* `acc` with the element x, and two partial results a and b, of one operator and type; ACC is what
- * partial results are kept in. */
-#define NP_REDUCTION(name, type, ACC, WIDE, start, TAKE, JOIN, EACH)                               \
+/* Dense rows: accumulated element by element, and to one result. TAKE is `a`, an accumulator, with
+ * the element x; JOIN is a with another accumulator b; ACC is the type of both. */
+#define NP_DENSE_ROWS(name, type, ACC, start, TAKE, JOIN, EACH)                                    \
   EACH(void, columns_##name, (ACC *acc, const type *in, size_t count), (acc, in, count)) {         \
     for (size_t c = 0; c < count; c++) {                                                           \
       const ACC a = acc[c];                                                                        \
@@ -61,10 +54,14 @@ static ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
       a = JOIN;                                                                                    \
     }                                                                                              \
     return a;                                                                                      \
-  }                                                                                                \
-  static void reduce_##name(const job *task, size_t index, size_t first, size_t count, int mean) { \
-    const struct np_typed_reduction_params *p = task->params;                                      \
-    const type *in = (const type *)task->in + place(&p->kept, index);                              \
+  }
+
+/* Results from `first` on, of one index of the kept axes; WIDE is what a mean is divided in. */
+#define NP_REDUCE(name, type, ACC, WIDE, start, JOIN)                                              \
+  static void reduce_##name(const np_job *job, size_t index, size_t first, size_t count,           \
+                            int mean) {                                                            \
+    const struct np_typed_reduction_params *p = job->params;                                       \
+    const type *in = (const type *)job->inputs[0] + place(&p->kept, index);                        \
     const size_t elements = p->reduced_count * (p->columns > 0 ? 1 : p->row);                      \
     if (p->columns > 0) {                                                                          \
       ACC acc[COLUMNS];                                                                            \
@@ -72,8 +69,10 @@ static ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
       for (size_t i = 0; i < p->reduced_count; i++) {                                              \
         columns_##name(acc, in + place(&p->reduced, i) + first, count);                            \
       }                                                                                            \
-      type *out = (type *)task->out + index * p->columns + first;                                  \
-      for (size_t c = 0; c < count; c++) out[c] = (type)(mean ? (WIDE)acc[c] / (WIDE)elements : (WIDE)acc[c]); \
+      type *out = (type *)job->out + index * p->columns + first;                                   \
+      for (size_t c = 0; c < count; c++) {                                                         \
+        out[c] = (type)(mean ? (WIDE)acc[c] / (WIDE)elements : (WIDE)acc[c]);                      \
+      }                                                                                            \
       return;                                                                                      \
     }                                                                                              \
     ACC a = start;                                                                                 \
@@ -81,28 +80,86 @@ static ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
       const ACC b = row_##name(in + place(&p->reduced, i), p->row);                                \
       a = JOIN;                                                                                    \
     }                                                                                              \
-    ((type *)task->out)[index] = (type)(mean ? a / (ACC)elements : a);                             \
+    ((type *)job->out)[index] = (type)(mean ? a / (ACC)elements : a);                              \
   }
+
+#define NP_REDUCTION(name, type, ACC, WIDE, start, TAKE, JOIN, EACH) \
+  NP_DENSE_ROWS(name, type, ACC, start, TAKE, JOIN, EACH)            \
+  NP_REDUCE(name, type, ACC, WIDE, start, JOIN)
 
 #define NP_MAGNITUDE(ACC) ((ACC)(x < 0 ? 0 - (ACC)x : (ACC)x))
 
-/* Sums of integers are kept in unsigned ones, which wrap; WIDE is what a mean is divided in. */
-#define NP_REDUCTIONS(name, type, ACC, WIDE, least, most, EACH)                                    \
+/* Integers are added in unsigned ones, which wrap. */
+#define NP_TOTALS(name, type, ACC, WIDE, EACH)                                                       \
   NP_REDUCTION(sum_##name, type, ACC, WIDE, 0, (ACC)(a + (ACC)x), (ACC)(a + b), EACH)              \
   NP_REDUCTION(prod_##name, type, ACC, WIDE, 1, (ACC)(a * (ACC)x), (ACC)(a * b), EACH)             \
-  NP_REDUCTION(max_##name, type, type, type, least, (x > a || x != x ? x : a), (b > a || b != b ? b : a), EACH) \
-  NP_REDUCTION(min_##name, type, type, type, most, (x < a || x != x ? x : a), (b < a || b != b ? b : a), EACH) \
   NP_REDUCTION(abs_##name, type, ACC, WIDE, 0, (ACC)(a + NP_MAGNITUDE(ACC)), (ACC)(a + b), EACH)   \
   NP_REDUCTION(squares_##name, type, ACC, WIDE, 0, (ACC)(a + (ACC)x * (ACC)x), (ACC)(a + b), EACH)
 
-NP_REDUCTIONS(u8, uint8_t, uint32_t, uint32_t, 0, UINT8_MAX, NP_ONCE)
-NP_REDUCTIONS(i8, int8_t, uint32_t, int32_t, INT8_MIN, INT8_MAX, NP_ONCE)
-NP_REDUCTIONS(i32, int32_t, uint64_t, int64_t, INT32_MIN, INT32_MAX, NP_ONCE)
-NP_REDUCTIONS(i64, int64_t, uint64_t, int64_t, INT64_MIN, INT64_MAX, NP_ONCE)
-NP_REDUCTIONS(f32, float, float, float, -INFINITY, INFINITY, NP_MULTIVERSIONED)
-NP_REDUCTIONS(f64, double, double, double, -INFINITY, INFINITY, NP_ONCE)
+#define NP_GREATER(x, a) ((x > a) | (x != x) ? x : a)
+#define NP_LESS(x, a) ((x < a) | (x != x) ? x : a)
+#define NP_EXTREMES(name, type, least, most, EACH)                                                 \
+  NP_REDUCTION(max_##name, type, type, type, least, NP_GREATER(x, a), NP_GREATER(b, a), EACH)      \
+  NP_REDUCTION(min_##name, type, type, type, most, NP_LESS(x, a), NP_LESS(b, a), EACH)
 
-typedef void reduce(const job *, size_t, size_t, size_t, int);
+#define NP_INTEGERS(name, type, ACC, WIDE, least, most) \
+  NP_TOTALS(name, type, ACC, WIDE, NP_ONCE)               \
+  NP_EXTREMES(name, type, least, most, NP_ONCE)
+
+NP_INTEGERS(u8, uint8_t, uint32_t, uint32_t, 0, UINT8_MAX)
+NP_INTEGERS(i8, int8_t, uint32_t, int32_t, INT8_MIN, INT8_MAX)
+NP_INTEGERS(i32, int32_t, uint64_t, int64_t, INT32_MIN, INT32_MAX)
+NP_INTEGERS(i64, int64_t, uint64_t, int64_t, INT64_MIN, INT64_MAX)
+NP_TOTALS(f32, float, float, float, NP_MULTIVERSIONED)
+NP_TOTALS(f64, double, double, double, NP_ONCE)
+NP_EXTREMES(f64, double, -INFINITY, INFINITY, NP_ONCE)
+
+/* The extreme of a dense row of float32. NaN is kept apart, so that a maximum is one instruction;
+ * the last step halves the lanes. */
+NP_INLINE float extreme_of_row(const float *in, size_t count, const int least) {
+  float best = least ? INFINITY : -INFINITY, found[BLOCK], nan = 0.0f, nans[BLOCK];
+  size_t i = 0;
+  if (count >= BLOCK) {
+    for (size_t c = 0; c < BLOCK; c++) found[c] = best;
+    for (size_t c = 0; c < BLOCK; c++) nans[c] = 0.0f;
+    for (; i + BLOCK <= count; i += BLOCK) {
+      for (size_t c = 0; c < BLOCK; c++) {
+        const float x = in[i + c];
+        found[c] = (least ? x < found[c] : x > found[c]) ? x : found[c];
+        nans[c] = x != x ? x : nans[c];
+      }
+    }
+    for (size_t half = BLOCK / 2; half > 0; half /= 2) {
+      for (size_t c = 0; c < half; c++) {
+        const float x = found[c + half], y = nans[c + half];
+        found[c] = (least ? x < found[c] : x > found[c]) ? x : found[c];
+        nans[c] = y != y ? y : nans[c];
+      }
+    }
+    best = found[0];
+    nan = nans[0] != nans[0] ? nans[0] : nan;
+  }
+  for (; i < count; i++) {
+    best = (least ? in[i] < best : in[i] > best) ? in[i] : best;
+    nan = in[i] != in[i] ? in[i] : nan;
+  }
+  return nan != nan ? nan : best;
+}
+
+#define NP_FLOAT_EXTREME(name, least, start, CHOOSE)                                       \
+  NP_MULTIVERSIONED(void, columns_##name, (float *acc, const float *in, size_t count),     \
+                    (acc, in, count)) {                                                    \
+    for (size_t c = 0; c < count; c++) acc[c] = CHOOSE(in[c], acc[c]);                     \
+  }                                                                                        \
+  NP_MULTIVERSIONED(float, row_##name, (const float *in, size_t count), (in, count)) {     \
+    return extreme_of_row(in, count, least);                                               \
+  }                                                                                        \
+  NP_REDUCE(name, float, float, float, start, CHOOSE(b, a))
+
+NP_FLOAT_EXTREME(max_f32, 0, -INFINITY, NP_GREATER)
+NP_FLOAT_EXTREME(min_f32, 1, INFINITY, NP_LESS)
+
+typedef void reduce(const np_job *, size_t, size_t, size_t, int);
 
 #define NP_OF(name)                                                              \
   {                                                                              \
@@ -118,32 +175,28 @@ static reduce *const REDUCE[][NP_REDUCTION_MEAN + 1] = {NP_OF(u8),  NP_OF(u8),  
 
 static void part(void *context, size_t thread, size_t index) {
   (void)thread;
-  const job *task = context;
-  const struct np_typed_reduction_params *p = task->params;
+  const np_job *job = context;
+  const struct np_typed_reduction_params *p = job->params;
   reduce *run = REDUCE[p->type][p->op];
   const int mean = p->op == NP_REDUCTION_MEAN;
   if (p->columns > 0) {
-    const size_t parts = (p->columns + COLUMNS - 1) / COLUMNS;
-    const size_t start = index % parts * COLUMNS;
-    run(task, index / parts, start, p->columns - start < COLUMNS ? p->columns - start : COLUMNS,
-        mean);
+    const size_t parts = np_ceil_div(p->columns, COLUMNS);
+    const np_range columns = np_range_of(index % parts, COLUMNS, p->columns);
+    run(job, index / parts, columns.first, columns.count, mean);
     return;
   }
-  const size_t first = index * p->tile;
-  const size_t last = p->kept_count - first < p->tile ? p->kept_count : first + p->tile;
-  for (size_t at = first; at < last; at++) run(task, at, 0, 1, mean);
+  const np_range results = np_range_of(index, p->tile, p->kept_count);
+  for (size_t at = results.first; at < results.end; at++) run(job, at, 0, 1, mean);
 }
 
 int np_typed_reduction(const void *params, const void *const *inputs, void *out,
                        np_workers *workers) {
   const struct np_typed_reduction_params *p = params;
-  job task = {p, inputs[0], out};
   if (REDUCE[p->type][p->op] == NULL) return NP_STATUS_CALL;
   const size_t results = p->kept_count * (p->columns > 0 ? p->columns : 1);
   const size_t read = results * p->reduced_count * (p->columns > 0 ? 1 : p->row);
-  const size_t parts = p->columns > 0 ? p->kept_count * ((p->columns + COLUMNS - 1) / COLUMNS)
-                                      : (p->kept_count + p->tile - 1) / p->tile;
-  np_workers *const used = read * sizeof(float) < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for(used, part, &task, parts, 0);
-  return 0;
+  const size_t parts = p->columns > 0 ? p->kept_count * np_ceil_div(p->columns, COLUMNS)
+                                      : np_ceil_div(p->kept_count, p->tile);
+  return np_run_parts((np_job){params, inputs, out, NULL, 0}, part, parts, 0,
+                      np_workers_for(read * sizeof(float), workers));
 }

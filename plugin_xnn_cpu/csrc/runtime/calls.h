@@ -1,6 +1,5 @@
 /* The calls of the tape, from kernels.def. */
-#ifndef NARROWPASS_RUNTIME_CALLS_H
-#define NARROWPASS_RUNTIME_CALLS_H
+#pragma once
 
 #include "runtime/tape.h"
 
@@ -28,5 +27,3 @@ typedef int np_converted_operator(const np_step *step, const void *rows, void *o
 #define NP_KERNEL(call, function, type, file, summary) np_kernel function;
 #define NP_SCRATCH_KERNEL(call, function, type, file, summary) np_scratch_kernel function;
 #include "kernels.def"
-
-#endif

@@ -1,6 +1,5 @@
 /* Whether the run that the calling thread is in is to end early, as after Ctrl-C. */
-#ifndef NARROWPASS_RUNTIME_CANCEL_H
-#define NARROWPASS_RUNTIME_CANCEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,7 +12,7 @@ typedef struct {
   int stopped;
 } np_cancellation;
 
-/* Begin a run of this thread; gives the one that it is part of, for np_cancel_end. */
+/* Begin a run of this thread; returns the one that it is part of, for np_cancel_end. */
 np_cancellation *np_cancel_begin(np_cancellation *stop);
 void np_cancel_end(np_cancellation *outer);
 
@@ -26,5 +25,3 @@ int np_cancel_due(void);
 /* Ask; whether the run is stopped now. Python may run meanwhile: floating point must be as
  * usual. */
 int np_cancel_poll(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* The table of calls. Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_RUNTIME_DISPATCH_H
-#define NARROWPASS_RUNTIME_DISPATCH_H
+#pragma once
 
 #include "runtime/tape.h"
 
@@ -19,5 +18,3 @@ extern const size_t np_call_count;
 
 /* Run one step; see np_run. */
 int np_run_step(const np_step *step, void *const *buffers, void *workspace, np_workers *workers);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Levels are ordered; each has all that the ones before it have. Read by cffi too: no directives
  * but simple constants. */
-#ifndef NARROWPASS_RUNTIME_ISA_H
-#define NARROWPASS_RUNTIME_ISA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ bool np_isa_has_vbmi(void);
 /* Cap the level in use of our kernels; what no level has is not used then. To be called before any
  * operator is created. */
 void np_isa_cap(int32_t level);
-
-#endif

@@ -1,6 +1,7 @@
 /* What the kernels share. */
-#ifndef NARROWPASS_RUNTIME_KERNEL_H
-#define NARROWPASS_RUNTIME_KERNEL_H
+#pragma once
+
+#include <string.h>
 
 #include "runtime/calls.h"
 #include "runtime/isa.h"
@@ -56,6 +57,67 @@
 /* Below this many bytes, waking the workers costs more than it saves. */
 #define NP_PARALLEL_MIN_BYTES 65536
 
+/* The same in multiplications, of depthwise convolutions, other kernels of float32, and int8 and
+ * bfloat16. */
+#define NP_SMALL_DEPTHWISE 1e5
+#define NP_SMALL_FLOAT32 2e5
+#define NP_SMALL_NARROW 4e5
+
+NP_INLINE size_t np_min(size_t a, size_t b) { return a < b ? a : b; }
+NP_INLINE size_t np_ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+
+/* Some of `all` elements: from `first` on, up to `end`. */
+typedef struct {
+  size_t first;
+  size_t count;
+  size_t end;
+} np_range;
+
+/* Those of part `index`, where each part has `size` elements, and the last one what is left. */
+NP_INLINE np_range np_range_of(size_t index, size_t size, size_t all) {
+  const size_t first = index * size, count = np_min(size, all - first);
+  return (np_range){first, count, first + count};
+}
+
+NP_INLINE uint32_t np_bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+NP_INLINE float np_float_of(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+/* Where element `index` of an array of `sizes` lies in each of `count` operands, by their strides;
+ * the last dimension changes fastest. */
+NP_INLINE void np_offsets(size_t index, size_t rank, const size_t *sizes, const size_t count,
+                          const ptrdiff_t *const *strides, ptrdiff_t *offsets) {
+  for (size_t i = 0; i < count; i++) offsets[i] = 0;
+  for (size_t dim = rank; dim-- > 0;) {
+    const ptrdiff_t at = (ptrdiff_t)(index % sizes[dim]);
+    index /= sizes[dim];
+    for (size_t i = 0; i < count; i++) offsets[i] += at * strides[i][dim];
+  }
+}
+
+NP_INLINE size_t np_element_count(size_t rank, const size_t *sizes) {
+  size_t count = 1;
+  for (size_t dim = 0; dim < rank; dim++) count *= sizes[dim];
+  return count;
+}
+
+/* The statement DO(type), with the unsigned integer type of an element of 1, 2, 4 or 8 bytes. */
+#define NP_SWITCH_SIZE(size, DO)                    \
+  switch (size) {                                   \
+    case 1: DO(uint8_t) break;                      \
+    case 2: DO(uint16_t) break;                     \
+    case 4: DO(uint32_t) break;                     \
+    default: DO(uint64_t) break;                    \
+  }
+
 /* Mark the begin and the end of a run; NULL for no workers. */
 void np_workers_begin(np_workers *workers);
 void np_workers_end(np_workers *workers);
@@ -65,6 +127,11 @@ pthreadpool_t np_workers_pool(np_workers *workers);
 
 /* Threads that compute, with the one that calls: 1 for no workers. */
 size_t np_workers_threads(const np_workers *workers);
+
+/* The workers, or NULL where a job of so many bytes is not worth waking them. */
+NP_INLINE np_workers *np_workers_for(size_t bytes, np_workers *workers) {
+  return bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+}
 
 /* Compute parts 0 to `count` - 1, by the caller alone where `workers` is NULL or has another job;
  * `flags` are 0 or NP_DISABLE_DENORMALS. */
@@ -83,16 +150,25 @@ typedef struct {
   const void *params;
   const void *const *inputs;
   void *out;
+  uint8_t *scratch;   /* that threads share, each with a part of it */
   atomic_int outside; /* whether an index is out of range */
 } np_job;
 
-/* The same for a kernel's tiles or parts, whose context is `job`: by the caller alone where `bytes`
- * are fewer than NP_PARALLEL_MIN_BYTES. They return 0, or NP_STATUS_INDEX. */
+NP_INLINE void np_index_outside(np_job *job) {
+  atomic_store_explicit(&job->outside, 1, memory_order_relaxed);
+}
+
+/* An index of 4 or 8 bytes, of which negative ones count from the end of an axis; `size` or more
+ * where it is outside. Others may write to a feed meanwhile: the index is read once, and what was
+ * read is checked. */
+NP_INLINE size_t np_read_index(const void *indices, size_t bytes, size_t i, size_t size) {
+  const int64_t read = bytes == 8 ? ((const volatile int64_t *)indices)[i]
+                                  : (int64_t)((const volatile int32_t *)indices)[i];
+  return (size_t)(read < 0 ? read + (int64_t)size : read);
+}
+
+/* The same for a kernel's tiles or parts, whose context is the job: tiles by the caller alone where
+ * `bytes` are not worth more. They return 0, or NP_STATUS_INDEX. */
 int np_run_tiles(np_job job, np_tile *tile, size_t count, size_t size, size_t bytes, int32_t flags,
                  np_workers *workers);
-int np_run_parts(np_job job, np_part *part, size_t count, size_t bytes, np_workers *workers);
-
-/* out[i] = table[in[i]], of bytes; the table has 256. */
-void np_lookup_bytes(const uint8_t *table, const uint8_t *in, uint8_t *out, size_t count);
-
-#endif
+int np_run_parts(np_job job, np_part *part, size_t count, int32_t flags, np_workers *workers);

@@ -1,7 +1,6 @@
 /* A tape that runs many times: the body of a loop. Read by cffi too: no directives but simple
  * constants. */
-#ifndef NARROWPASS_RUNTIME_LOOP_H
-#define NARROWPASS_RUNTIME_LOOP_H
+#pragma once
 
 #include "runtime/tape.h"
 
@@ -48,5 +47,3 @@ typedef struct {
  * that would be next, or that failed. */
 int np_run_loop(np_step *steps, size_t count, void **buffers, void *workspace, np_workers *workers,
                 size_t *failed, int (*ask)(void *context), void *context, np_loop *loop);
-
-#endif

@@ -1,7 +1,8 @@
 /* Looking at a value where it lies: its extremes, and counts of its elements in bins.
  *
  * Floats are compared as integers of the same order, so that one pass finds the extremes, NaN and
- * infinities. Bins are those of narrowpass.runtime.meters, to the bit. Each thread counts for itself. */
+ * infinities. Bins are those of narrowpass.runtime.meters, to the bit. Each thread counts for
+ * itself. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #define TILE 2048
 #define HEAD 16 /* words of a thread before its counts: the extremes, and what fills a line */
 #define ZEROS 8 /* bins that zeros go to in turn: adding to one would wait for the sum before */
-#define MOST 0x40000000u /* elements between sums in 64 bits: no count of 32 bits overflows */
+#define MOST 0x40000000u /* elements between additions in 64 bits: no count of 32 bits overflows */
 
 typedef struct {
   const np_meter *meter;
@@ -27,8 +28,7 @@ NP_MULTIVERSIONED(void, extremes, (const float *in, size_t count, int32_t *found
   int32_t low = found[0];
   int32_t high = found[1];
   for (size_t i = 0; i < count; i++) {
-    int32_t bits;
-    memcpy(&bits, &in[i], sizeof bits);
+    const int32_t bits = (int32_t)np_bits_of(in[i]);
     const int32_t key = bits ^ ((bits >> 31) & 0x7fffffff);
     low = key < low ? key : low;
     high = key > high ? key : high;
@@ -45,11 +45,7 @@ NP_MULTIVERSIONED(void, place, (const float *in, size_t count, const np_meter *m
   const int32_t zeros = (int32_t)meter->bins;
   const uint32_t mask = meter->folded ? 0x7fffffffu : 0xffffffffu;
   for (int32_t i = 0; i < (int32_t)count; i++) {
-    uint32_t bits;
-    float x;
-    memcpy(&bits, &in[i], sizeof bits);
-    bits &= mask;
-    memcpy(&x, &bits, sizeof x);
+    const float x = np_float_of(np_bits_of(in[i]) & mask);
     double at = floor((double)x * scale) + below;
     at = at > 0.0 ? at : 0.0; /* NaN too */
     at = at < last ? at : last;

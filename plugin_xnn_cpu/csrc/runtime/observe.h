@@ -1,7 +1,6 @@
 /* Statistics of a value, taken where it lies. Read by cffi too: no directives but simple
  * constants. */
-#ifndef NARROWPASS_RUNTIME_OBSERVE_H
-#define NARROWPASS_RUNTIME_OBSERVE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -11,7 +10,8 @@
 #define NP_METER_COUNTS 2
 
 /* What is kept of a value. Extremes are compared as integers: the bits of a float, all but the
- * sign turned over where that is set. Bin i of `bins` is as narrowpass.runtime.meters.Counts has it. */
+ * sign turned over where that is set. Bin i of `bins` is as narrowpass.runtime.meters.Counts has
+ * it. */
 typedef struct {
   int32_t kind;
   int32_t folded; /* magnitudes are counted */
@@ -32,5 +32,3 @@ struct np_observe_params {
   size_t count;
   np_meter *meter;
 };
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The caller owns everything that a step names and keeps it alive while the tape is used. Read by
  * cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_RUNTIME_TAPE_H
-#define NARROWPASS_RUNTIME_TAPE_H
+#pragma once
 
 #include "runtime/isa.h"
 #include "runtime/workers.h"
@@ -29,8 +28,8 @@ typedef struct {
 
 /* Run `count` steps. `buffers` holds the address of each buffer, `workspace` what the operators'
  * reshape and the kernels' parameters asked for; `workers` may be NULL for none. Where
- * `nanoseconds` is not NULL, each step's time goes there. Gives 0, or the status of the step whose
- * index is then in `failed`.
+ * `nanoseconds` is not NULL, each step's time goes there. Returns 0, or the status of the step
+ * whose index is then in `failed`.
  *
  * Where `ask` is not NULL it is asked some fifty times a second, by the thread that calls, between
  * steps and between the parts of our kernels. Anything but 0 ends the run with NP_STATUS_CANCELLED;
@@ -42,5 +41,3 @@ int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
 /* Whether the bytes that kernels may read beyond `size` bytes at `start` lie in the page of the
  * last of these, which is mapped. */
 int np_overread_stays_in_page(const void *start, size_t size);
-
-#endif

@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include "runtime/cancel.h"
-#include "runtime/spin_wait.h"
 
 /* The gate: members within are counted in its low bits, then a bit for an open job, then the job's
  * number. */

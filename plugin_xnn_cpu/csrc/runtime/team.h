@@ -1,9 +1,8 @@
 /* One job at a time, whose parts the threads of a team compute.
  *
- * A member that is not awake in time misses the job: nobody waits for who has not begun. Each
+ * A member that is asleep misses the job: nobody waits for who has not begun. Each
  * member starts with parts of its own that lie side by side, then takes those of others. */
-#ifndef NARROWPASS_RUNTIME_TEAM_H
-#define NARROWPASS_RUNTIME_TEAM_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -47,4 +46,11 @@ void np_team_join(np_team *team, size_t thread, uint64_t *seen);
 /* Compute all parts as thread 0, or as many as there are before the run is stopped. */
 void np_compute_alone(np_part *part, void *context, size_t count, int disable_denormals);
 
+/* One look of a spin-wait. */
+static inline void np_spin_pause(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
 #endif
+}

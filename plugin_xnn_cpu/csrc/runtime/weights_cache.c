@@ -112,9 +112,9 @@ static size_t add_use(np_session *session, block *block, int how) {
 }
 
 static block *new_block(const struct np_entry *entry) {
-  block *made = calloc(1, sizeof *made);
-  if (made != NULL) made->entry = *entry;
-  return made;
+  block *item = calloc(1, sizeof *item);
+  if (item != NULL) item->entry = *entry;
+  return item;
 }
 
 /* The provider. XNNPACK calls it while an operator is created, maybe on another thread: the
@@ -150,10 +150,10 @@ static size_t find(np_session *session, uint32_t seed, uint32_t fingerprint, siz
   /* What this process packed has the size that was needed; what a file offers has any. */
   for (size_t i = 0; needed != 0 && i < session->offer_count; i++) {
     if (!same(&session->offers[i], session->name, seed, fingerprint, needed)) continue;
-    block *made = new_block(&session->offers[i]);
-    if (made == NULL) return SIZE_MAX;
-    const size_t offset = add_use(session, made, NP_ENTRY_MAPPED);
-    if (offset == SIZE_MAX) free(made);
+    block *offered = new_block(&session->offers[i]);
+    if (offered == NULL) return SIZE_MAX;
+    const size_t offset = add_use(session, offered, NP_ENTRY_MAPPED);
+    if (offset == SIZE_MAX) free(offered);
     return offset;
   }
   return SIZE_MAX;
@@ -178,7 +178,7 @@ static void *reserve_space(void *context, size_t size) {
       (size + XNN_EXTRA_BYTES + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
   free_reserved(session);
   pthread_mutex_lock(&session->cache->mutex);
-  /* What notes the block is made here: XNNPACK does not look whether it can be inserted. */
+  /* What notes the block is allocated here: XNNPACK does not look whether it can be inserted. */
   if (session->spare == NULL) session->spare = calloc(1, sizeof *session->spare);
   const int noted =
       session->spare != NULL &&
@@ -201,14 +201,14 @@ static size_t look_up_or_insert(void *context, const struct xnn_weights_cache_lo
   const size_t needed = address == NULL ? 0 : size;
   if (is_known) offset = find(session, key->seed, key->fingerprint_id, needed);
   if (offset == SIZE_MAX && address != NULL && address == session->reserved) {
-    block *made = session->spare;
-    made->entry = (struct np_entry){{0}, key->seed, key->fingerprint_id, address, size, false};
-    made->allocator = session->allocator;
-    if (is_known) memcpy(made->entry.name, session->name, sizeof made->entry.name);
+    block *inserted = session->spare;
+    inserted->entry = (struct np_entry){{0}, key->seed, key->fingerprint_id, address, size, false};
+    inserted->allocator = session->allocator;
+    if (is_known) memcpy(inserted->entry.name, session->name, sizeof inserted->entry.name);
     const int how = is_known         ? NP_ENTRY_PACKED
                     : session->named ? NP_ENTRY_UNKNOWN_POINTER
                                      : NP_ENTRY_UNNAMED;
-    offset = add_use(session, made, how);
+    offset = add_use(session, inserted, how);
     session->reserved = session->spare = NULL;
   }
   session->last = offset;
@@ -362,16 +362,16 @@ void *np_session_new_block(np_session *session, size_t size) {
 
 void np_session_keep_block(np_session *session, uint32_t layout, void *block, size_t size) {
   const struct xnn_weights_cache_look_up_key key = own_key(session, layout);
-  look_up_or_insert(session, &key, block, size); /* what notes it was made with its memory */
+  look_up_or_insert(session, &key, block, size); /* what notes it was allocated with its memory */
 }
 
 xnn_weights_cache_t np_session_provider(np_session *session) { return &session->provider; }
 
 bool np_session_last(np_session *session, struct np_entry *entry) {
   for (size_t i = session->count; i-- > 0;) {
-    const struct np_entry *made = &session->uses[i].block->entry;
-    if ((size_t)(uintptr_t)made->address == session->last) {
-      *entry = *made;
+    const struct np_entry *used = &session->uses[i].block->entry;
+    if ((size_t)(uintptr_t)used->address == session->last) {
+      *entry = *used;
       return true;
     }
   }

@@ -5,15 +5,14 @@
  * no trace. One session at a time is open in a cache; committed ones are never looked into again,
  * so that running needs no lock. An offset, as XNNPACK calls it, is an address: it stays the same
  * for as long as a session holds the entry. Read by cffi too. */
-#ifndef NARROWPASS_RUNTIME_WEIGHTS_CACHE_H
-#define NARROWPASS_RUNTIME_WEIGHTS_CACHE_H
+#pragma once
 
 #include "xnnpack/xnnpack.h"
 
 typedef struct np_cache np_cache;
 typedef struct np_session np_session;
 
-/* One block of packed weights. Blocks of one name differ by what XNNPACK made of it. */
+/* One block of packed weights. Blocks of one name differ by how XNNPACK packed it. */
 struct np_entry {
   uint8_t name[32];     /* a digest of all that the packed bytes follow from */
   uint32_t seed;        /* XNNPACK's parameters of the packing */
@@ -58,7 +57,7 @@ void np_session_allocate_by(np_session *session, const struct np_allocator *allo
 bool np_session_offer(np_session *session, const struct np_entry *entry);
 bool np_session_offers(np_session *session, const uint8_t *name);
 
-/* What the operator that is created next is made of. `name` may be NULL: then it is packed for
+/* The weights of the operator that is created next. `name` may be NULL: then it is packed for
  * this session alone. Where `find` is true, nothing is packed: creation fails for want of memory
  * unless the weights are there, and reads neither kernel nor bias. */
 void np_session_next(np_session *session, const void *kernel, const void *bias,
@@ -98,5 +97,3 @@ void np_session_end(np_session *session);
 /* What the session holds. */
 size_t np_session_count(np_session *session);
 int np_session_entry(np_session *session, size_t index, struct np_entry *entry);
-
-#endif

@@ -11,7 +11,6 @@
 
 #include "runtime/cancel.h"
 #include "runtime/kernel.h"
-#include "runtime/spin_wait.h"
 #include "runtime/team.h"
 
 #define CACHE_LINES 128
@@ -119,7 +118,7 @@ static int take(np_workers *workers, np_task *task) {
 }
 
 #define LOOKS 64            /* at the counters, between two looks at the clock */
-#define PATIENCE 5000000    /* nanoseconds between two jobs of a run for which a worker stays awake */
+#define PATIENCE 5000000    /* nanoseconds that a worker spins between two jobs of a run */
 #define FOREIGN 20000       /* nanoseconds after which somebody else may have computed meanwhile */
 
 /* How often this thread gave way to another one that wanted its processor. */
@@ -132,9 +131,9 @@ static int called(np_workers *workers, uint64_t seen) {
   return np_team_calls(&workers->team, seen) || atomic_load(&workers->waiting) > 0;
 }
 
-/* Wait awake: 1 once there may be something to do, 0 when it is time to sleep.
+/* Spin-wait: 1 once there may be something to do, 0 when it is time to sleep.
  *
- * Who waits awake pays for it with the time that the scheduler grants him. Where others want the
+ * A thread that spins pays for it with the time that the scheduler grants it. Where others want the
  * processor, a worker that sleeps is woken at once when there is work, and one that has spent its
  * time waiting stands in line. */
 static int await(np_workers *workers, uint64_t seen) {
@@ -215,8 +214,8 @@ typedef struct {
 static void compute_tile(void *context, size_t thread, size_t index) {
   (void)thread;
   const tiles *all = context;
-  const size_t start = index * all->size;
-  all->tile(all->context, start, all->count - start < all->size ? all->count - start : all->size);
+  const np_range range = np_range_of(index, all->size, all->count);
+  all->tile(all->context, range.first, range.count);
 }
 
 void np_parallel_for_tiles(np_workers *workers, np_tile *tile, void *context, size_t count,
@@ -227,13 +226,12 @@ void np_parallel_for_tiles(np_workers *workers, np_tile *tile, void *context, si
 
 int np_run_tiles(np_job job, np_tile *tile, size_t count, size_t size, size_t bytes, int32_t flags,
                  np_workers *workers) {
-  np_workers *const used = bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-  np_parallel_for_tiles(used, tile, &job, count, size, flags);
+  np_parallel_for_tiles(np_workers_for(bytes, workers), tile, &job, count, size, flags);
   return job.outside ? NP_STATUS_INDEX : 0;
 }
 
-int np_run_parts(np_job job, np_part *part, size_t count, size_t bytes, np_workers *workers) {
-  np_parallel_for(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, part, &job, count, 0);
+int np_run_parts(np_job job, np_part *part, size_t count, int32_t flags, np_workers *workers) {
+  np_parallel_for(workers, part, &job, count, flags);
   return job.outside ? NP_STATUS_INDEX : 0;
 }
 

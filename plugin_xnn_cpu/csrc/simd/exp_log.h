@@ -4,11 +4,9 @@
  * exp splits off a power of two; for the rest, in [-ln 2 / 2, ln 2 / 2], the polynomial of degree
  * 5 with value 1 at 0 and the least relative error is off by 9.2e-08 at most. Results below the
  * least normal number are 0. */
-#ifndef NARROWPASS_SIMD_EXP_LOG_H
-#define NARROWPASS_SIMD_EXP_LOG_H
+#pragma once
 
 #include <math.h>
-#include <string.h>
 
 #include "runtime/kernel.h"
 
@@ -23,22 +21,15 @@ NP_INLINE float exp_of_rest(float x, float n) {
   return p * r + 1.0f;
 }
 
-NP_INLINE float power_of_two(int32_t n) { /* from -127, which gives 0, to 128, infinity */
-  const uint32_t bits = ((uint32_t)n + 127u) << 23;
-  float power;
-  memcpy(&power, &bits, sizeof power);
-  return power;
+NP_INLINE float power_of_two(int32_t n) { /* from -127, whose power is 0, to 128, infinity */
+  return np_float_of(((uint32_t)n + 127u) << 23);
 }
 
 /* exp(-|x|); 0 where |x| is above 87.68, and for NaN. The magnitude is bounded as an integer: the
  * bits of positive numbers have their order, and one instruction does it. */
 NP_INLINE float exp_of_minus_magnitude(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  bits &= 0x7fffffffu;
-  bits = bits < 0x42aff8d5u ? bits : 0x42aff8d5u; /* 87.986 */
-  float magnitude;
-  memcpy(&magnitude, &bits, sizeof magnitude);
+  const uint32_t bits = np_bits_of(x) & 0x7fffffffu;
+  const float magnitude = np_float_of(bits < 0x42aff8d5u ? bits : 0x42aff8d5u); /* 87.986 */
   const float n = rintf(magnitude * -1.44269504f);
   return exp_of_rest(-magnitude, n) * power_of_two((int32_t)n);
 }
@@ -61,19 +52,14 @@ NP_INLINE float exponential_of(float x) {
 }
 
 /* log of m · 2^e with m in [sqrt(1/2), sqrt(2)): x - x²/2 + x³ · a polynomial in x = m - 1, with
- * the coefficients of S. Moshier's Cephes library. Subnormal numbers are made normal first. */
+ * the coefficients of S. Moshier's Cephes library. Subnormal numbers are normalized first. */
 NP_INLINE float logarithm_of(float x) {
-  int32_t given, bits;
-  memcpy(&given, &x, sizeof given);
+  const int32_t given = (int32_t)np_bits_of(x);
   const int tiny = (given & 0x7fffffff) < 0x00800000;
   const float normal = tiny ? x * 0x1p24f : x;
-  memcpy(&bits, &normal, sizeof bits);
-  const uint32_t moved = (uint32_t)bits - 0x3f3504f3u; /* sqrt(1/2) */
+  const uint32_t bits = np_bits_of(normal), moved = bits - 0x3f3504f3u; /* sqrt(1/2) */
   const float e = (float)((int32_t)moved >> 23) - (tiny ? 24.0f : 0.0f);
-  const uint32_t rest = (uint32_t)bits - (moved & ~0x7fffffu);
-  float m;
-  memcpy(&m, &rest, sizeof m);
-  m -= 1.0f;
+  const float m = np_float_of(bits - (moved & ~0x7fffffu)) - 1.0f;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;
   p = p * m + 1.1676998740e-1f;
@@ -90,5 +76,3 @@ NP_INLINE float logarithm_of(float x) {
   result = given < 0 ? NAN : result;         /* below 0 */
   return (given & 0x7fffffff) == 0 ? -INFINITY : result;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Vectors of LANES floats, and as many integers, for the instruction set that a template is
  * compiled for. Arithmetic is that of the compiler's vectors; here is what needs instructions of
  * its own. */
-#ifndef NARROWPASS_SIMD_F32_H
-#define NARROWPASS_SIMD_F32_H
+#pragma once
 
 #include <string.h>
 
@@ -19,6 +18,12 @@
 #endif
 
 #define UNROLL _Pragma("GCC unroll 32")
+
+/* The statement for one of the cases of a switch over the rows of a tile, of which there are 12 at
+ * most: CASE has `number`, a constant, as its argument. */
+#define NP_CASES_OF_12(CASE)                          \
+  CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)     \
+  CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
 
 /* Registers of accumulators of a tile: some are left for a row of weights, and for an element in
  * all lanes of another. */
@@ -187,5 +192,3 @@ NP_INLINE float largest_of(vec x) {
   NP_EACH_DISTANCE(NP_COMPARE_ROTATED)
   return x[0];
 }
-
-#endif

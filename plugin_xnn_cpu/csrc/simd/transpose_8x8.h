@@ -1,6 +1,5 @@
 /* A transpose of 8 × 8 floats: to[k · width + n] = from[n · step + k]. */
-#ifndef NARROWPASS_SIMD_TRANSPOSE_8X8_H
-#define NARROWPASS_SIMD_TRANSPOSE_8X8_H
+#pragma once
 
 #include "simd/f32.h"
 
@@ -33,5 +32,3 @@ NP_INLINE void transpose(const float *from, size_t step, float *to, size_t width
   }
 #endif
 }
-
-#endif

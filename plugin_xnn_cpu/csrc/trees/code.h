@@ -13,7 +13,7 @@ typedef struct {
   const WEIGHT *weights;
   const uint32_t *first;
   const REAL *base;
-  REAL *sums; /* [rows, targets]; `out` itself where that is REAL */
+  REAL *totals; /* [rows, targets]; `out` itself where that is REAL */
   void *out;
 } NAME(job);
 
@@ -42,7 +42,7 @@ NP_INLINE void NAME(walk)(const NODE *nodes, const REAL *const *rows, uint32_t *
   }
 }
 
-NP_INLINE void NAME(add)(const NAME(job) *task, uint32_t at, REAL *sums) {
+NP_INLINE void NAME(add)(const NAME(job) *task, uint32_t at, REAL *totals) {
   INDEX leaf;
   memcpy(&leaf, &task->nodes[at].threshold, sizeof leaf);
   const int aggregate = task->params->aggregate;
@@ -51,7 +51,7 @@ NP_INLINE void NAME(add)(const NAME(job) *task, uint32_t at, REAL *sums) {
   const uint32_t end = single ? start + 1 : task->first[leaf + 1];
   for (uint32_t i = start; i < end; i++) {
     const REAL weight = task->weights[i].weight;
-    REAL *sum = sums + task->weights[i].target;
+    REAL *sum = totals + task->weights[i].target;
     if (aggregate == NP_TREES_MIN) {
       *sum = weight < *sum ? weight : *sum;
     } else if (aggregate == NP_TREES_MAX) {
@@ -76,13 +76,13 @@ NP_INLINE void NAME(by_rows)(const NAME(job) *task, size_t start, size_t count, 
       }
       NAME(walk)(task->nodes, rows, at, at_most, p->levels);
       for (size_t lane = 0; lane < used; lane++) {
-        NAME(add)(task, at[lane], task->sums + (row + lane) * p->targets);
+        NAME(add)(task, at[lane], task->totals + (row + lane) * p->targets);
       }
     }
   }
 }
 
-/* LANES trees of one row at a time, in their order: sums are those of by_rows to the last bit. */
+/* LANES trees of one row at a time, in their order: totals are those of by_rows to the last bit. */
 NP_INLINE void NAME(by_trees)(const NAME(job) *task, size_t row, int at_most) {
   const struct np_trees_params *p = task->params;
   const REAL *rows[LANES];
@@ -95,7 +95,7 @@ NP_INLINE void NAME(by_trees)(const NAME(job) *task, size_t row, int at_most) {
     }
     NAME(walk)(task->nodes, rows, at, at_most, p->levels);
     for (size_t lane = 0; lane < used; lane++) {
-      NAME(add)(task, at[lane], task->sums + row * p->targets);
+      NAME(add)(task, at[lane], task->totals + row * p->targets);
     }
   }
 }
@@ -105,7 +105,9 @@ NP_INLINE void BODY(const NAME(job) *task, size_t start, size_t count) {
   const REAL origin = p->aggregate == NP_TREES_MIN   ? (REAL)INFINITY
                       : p->aggregate == NP_TREES_MAX ? -(REAL)INFINITY
                                                      : 0;
-  for (size_t i = start * p->targets; i < (start + count) * p->targets; i++) task->sums[i] = origin;
+  for (size_t i = start * p->targets; i < (start + count) * p->targets; i++) {
+    task->totals[i] = origin;
+  }
   if (count < LANES) {
     for (size_t row = start; row < start + count; row++) {
       if (p->at_most) {
@@ -122,7 +124,7 @@ NP_INLINE void BODY(const NAME(job) *task, size_t start, size_t count) {
   for (size_t row = start; row < start + count; row++) {
     for (size_t target = 0; target < p->targets; target++) {
       const size_t i = row * p->targets + target;
-      REAL sum = task->sums[i];
+      REAL sum = task->totals[i];
       /* No leaf had a weight for the target: weights themselves are finite. */
       if (sum == origin) sum = 0;
       if (p->aggregate == NP_TREES_AVERAGE) sum /= (REAL)p->trees;

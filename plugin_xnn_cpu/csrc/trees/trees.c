@@ -47,9 +47,9 @@ int np_trees(const void *params, const void *const *inputs, void *out, void *wor
   /* A step down a tree takes some 3 ns; below 20 us the workers are left asleep. */
   np_workers *const used = p->rows * p->trees < 1024 ? NULL : workers;
   if (p->is_double) {
-    double *sums = p->double_out ? out : workspace;
+    double *totals = p->double_out ? out : workspace;
     job_f64 task = {p,         inputs[0], inputs[1], inputs[2], inputs[3],
-                    inputs[4], inputs[5], sums,      out};
+                    inputs[4], inputs[5], totals,      out};
     np_parallel_for_tiles(used, tile_f64, &task, p->rows, TILE_ROWS, 0);
   } else {
     job_f32 task = {p,         inputs[0], inputs[1], inputs[2], inputs[3],

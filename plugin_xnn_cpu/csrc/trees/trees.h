@@ -1,6 +1,5 @@
 /* Ensembles of decision trees. Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_TREES_TREES_H
-#define NARROWPASS_TREES_TREES_H
+#pragma once
 
 #include "xnnpack/xnnpack.h"
 
@@ -60,5 +59,3 @@ struct np_trees_params {
   int32_t is_double;
   int32_t double_out;
 };
-
-#endif

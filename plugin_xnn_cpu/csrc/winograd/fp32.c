@@ -2,7 +2,7 @@
  *
  * A tile of m x m outputs, m being 2 or 4, takes (m + 2)² multiplications for each channel in place
  * of 9 m²: inputs d and weights g are transformed, multiplied element by element, and transformed
- * back, A [ (G g G') * (B d B') ] A'. Along an axis that is a product of polynomials, which is
+ * back, A [ (G g G') * (B d B') ] A'. Along an axis two polynomials are multiplied: the result is
  * known by its values at m + 2 points, infinity among them: 0, 1, -1 for m = 2, and 0, a, -a, b, -b
  * for m = 4, a being NP_WINOGRAD_NEAR and b NP_WINOGRAD_FAR.
  *
@@ -18,18 +18,12 @@
 
 #include "winograd/fp32_tile.h"
 
-/* Multiplications below which waking the workers costs more than it saves. */
-#define SMALL_WORK 2e5
-
 typedef struct {
   const struct np_fp32_winograd_params *params;
   const np_winograd_code *code;
   np_fp32_multiply *multiply;
-  np_epilogue_tile *end; /* NULL where bounds are all that there is */
-  struct np_epilogue epilogue;
+  np_epilogue_plan end;
   const float *in;
-  const float *before; /* residuals */
-  const float *after;
   float *out;
   uint8_t *scratch;
 } job;
@@ -61,32 +55,33 @@ static corner corner_of(const struct np_fp32_winograd_params *p, size_t number) 
 /* Where the pixels of a tile lie: in the image, or at `zeros` outside of it. */
 static void address(const struct np_fp32_winograd_params *p, const float *in, corner at,
                     const float *zeros, const float **pixels) {
-  const float *image = in + at.image * p->height * p->width * p->channels;
+  const float *image = in + at.image * p->image.height * p->image.width * p->image.channels;
   for (size_t i = 0; i < p->tile + 2; i++) {
     const size_t y = at.y + i - p->pads[0]; /* huge where it is above the image */
     for (size_t j = 0; j < p->tile + 2; j++) {
       const size_t x = at.x + j - p->pads[1];
-      const int inside = y < p->height && x < p->width;
-      *pixels++ = inside ? image + (y * p->width + x) * p->channels : zeros;
+      const int inside = y < p->image.height && x < p->image.width;
+      *pixels++ = inside ? image + (y * p->image.width + x) * p->image.channels : zeros;
     }
   }
 }
 
-/* Transform a tile's products with a panel back, and end them. */
+/* Transform a tile's accumulators of a panel back, and end them. */
 static void finish(const job *task, np_winograd_tile *tile, corner at, size_t column) {
   const struct np_fp32_winograd_params *p = task->params;
-  const size_t pixel = (at.image * p->out_height + at.y) * p->out_width + at.x;
+  const np_epilogue_plan *end = &task->end;
+  const size_t pixel = (at.image * p->image.out_height + at.y) * p->image.out_width + at.x;
   const size_t place = pixel * p->outputs + column;
   tile->out = task->out + place;
-  tile->residual = task->before == NULL ? NULL : task->before + place;
-  tile->rows = p->out_height - at.y < p->tile ? p->out_height - at.y : p->tile;
-  tile->pixels = p->out_width - at.x < p->tile ? p->out_width - at.x : p->tile;
+  tile->residual = end->before == NULL ? NULL : end->before + place;
+  tile->rows = np_min(p->image.out_height - at.y, p->tile);
+  tile->pixels = np_min(p->image.out_width - at.x, p->tile);
   task->code->finish[p->tile == 4](tile);
-  if (task->end == NULL) return;
+  if (end->tile == NULL) return;
   for (size_t i = 0; i < tile->rows; i++) {
     const size_t row = i * tile->row_stride;
-    const float *after = task->after == NULL ? NULL : task->after + place + row;
-    task->end(&task->epilogue, tile->out + row, p->outputs, after, p->outputs, tile->pixels,
+    const float *after = end->after == NULL ? NULL : end->after + place + row;
+    end->tile(&end->epilogue, tile->out + row, p->outputs, after, p->outputs, tile->pixels,
               tile->columns);
   }
 }
@@ -97,20 +92,20 @@ static void part(void *context, size_t thread, size_t index) {
   const struct np_fp32_winograd_params *p = task->params;
   const size_t elements = (p->tile + 2) * (p->tile + 2);
   const size_t side = index % p->parts, block = index / p->parts;
-  const size_t total = p->batch * p->tiles[0] * p->tiles[1];
+  const size_t total = p->image.batch * p->tiles[0] * p->tiles[1];
   const size_t first = block * total / p->blocks;
   const size_t count = (block + 1) * total / p->blocks - first;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   float *tiles = (float *)scratch;
-  float *acc = (float *)(scratch + p->sums_offset);
+  float *acc = (float *)(scratch + p->acc_offset);
   float *zeros = (float *)(scratch + p->zeros_offset);
   int32_t *rows = (int32_t *)(scratch + p->rows_offset);
 
-  memset(zeros, 0, p->channels * sizeof *zeros);
+  memset(zeros, 0, p->image.channels * sizeof *zeros);
   for (size_t i = 0; i < count; i++) {
     const float *pixels[NP_WINOGRAD_MOST_ELEMENTS];
     address(p, task->in, corner_of(p, first + i), zeros, pixels);
-    task->code->transform[p->tile == 4](pixels, p->channels, tiles + i * p->row_stride,
+    task->code->transform[p->tile == 4](pixels, p->image.channels, tiles + i * p->row_stride,
                                         p->element_stride);
     rows[i] = (int32_t)(i * p->row_stride);
   }
@@ -122,30 +117,30 @@ static void part(void *context, size_t thread, size_t index) {
       .count = count,
       .runs = &run,
       .run_count = 1,
-      .run_length = p->channels,
+      .run_length = p->image.channels,
       .bias = no_bias,
       .lanes = p->lanes,
       .low = -INFINITY,
       .high = INFINITY,
   };
   np_winograd_tile tile = {
-      .stride = p->sums_stride,
-      .row_stride = p->out_width * p->outputs,
+      .stride = p->acc_stride,
+      .row_stride = p->image.out_width * p->outputs,
       .pixel_stride = p->outputs,
-      .low = task->end == NULL ? task->epilogue.low : -INFINITY,
-      .high = task->end == NULL ? task->epilogue.high : INFINITY,
+      .low = task->end.low,
+      .high = task->end.high,
   };
   const size_t panels = np_fp32_panels(p->lanes, p->outputs);
   for (size_t n = side * panels / p->parts; n < (side + 1) * panels / p->parts; n++) {
     const np_fp32_panel_extent at =
-        np_fp32_panel_at(p->lanes, p->outputs, elements * p->channels, n);
+        np_fp32_panel_at(p->lanes, p->outputs, elements * p->image.channels, n);
     const float *packed = (const float *)p->packed + at.offset;
     panel.columns = panel.out_stride = at.width;
     panel.weights = packed + at.width;
     for (size_t i = 0; i < elements; i++) {
       panel.image = tiles + i * p->element_stride;
-      panel.out = acc + i * p->sums_stride;
-      panel.prefetch = panel.weights + at.width * p->channels;
+      panel.out = acc + i * p->acc_stride;
+      panel.prefetch = panel.weights + at.width * p->image.channels;
       task->multiply(&panel);
       panel.weights = panel.prefetch;
     }
@@ -161,26 +156,19 @@ static void part(void *context, size_t thread, size_t index) {
 int np_fp32_winograd(const void *params, const void *const *inputs, void *out, void *workspace,
                      np_workers *workers) {
   const struct np_fp32_winograd_params *p = params;
-  const struct np_epilogue *e = &p->epilogue;
-  const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual != NP_RESIDUAL_AFTER;
   job task = {
       .params = p,
       .code = code_for(p->lanes, p->target),
       .multiply = np_fp32_multiply_for(p->lanes, p->target),
-      .end = simple ? NULL : np_epilogue_for(p->target),
-      .epilogue = *e,
+      .end = np_epilogue_plan_of(&p->epilogue, inputs[1], p->target),
       .in = inputs[0],
-      .before = e->residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL,
-      .after = e->residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
       .out = out,
       .scratch = workspace,
   };
-  /* What is added before is part of the accumulators already when the epilogue begins. */
-  if (task.before != NULL) task.epilogue.residual = NP_RESIDUAL_NONE;
-  const double tiles = (double)p->batch * (double)(p->tiles[0] * p->tiles[1]);
+  const double tiles = (double)p->image.batch * (double)(p->tiles[0] * p->tiles[1]);
   const double elements = (double)((p->tile + 2) * (p->tile + 2));
-  const double work = tiles * elements * (double)p->outputs * (double)p->channels;
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, p->blocks * p->parts,
+  const double work = tiles * elements * (double)p->outputs * (double)p->image.channels;
+  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task, p->blocks * p->parts,
                   NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -24,7 +24,7 @@ NP_INLINE void spread(const int tile, const vec *d, const int from, vec *v, cons
   v[5 * to] = a * a * b * b * d[from] + (d[5 * from] - (a * a + b * b) * d[3 * from]);
 }
 
-/* Products m along an axis to outputs. */
+/* Accumulators m along an axis to outputs. */
 NP_INLINE void gather(const int tile, const vec *m, const int from, vec *y, const int to) {
   const vec plus_a = m[from] + m[2 * from], minus_a = m[from] - m[2 * from];
   if (tile == 2) {

@@ -8,41 +8,41 @@
 #define MOST_SIZE 6 /* elements along an axis */
 
 /* What three weights become: at each point, the polynomial that has them as coefficients, divided
- * by the product of the distances to the other points. */
+ * by the distances to the other points. */
 typedef struct {
   size_t size;
   double rows[MOST_SIZE][3];
-} spreading;
+} transform;
 
-static spreading spreading_of(size_t tile) {
+static transform transform_of(size_t tile) {
   const double a = NP_WINOGRAD_NEAR, b = NP_WINOGRAD_FAR;
   const double points[2][MOST_SIZE - 1] = {{0, 1, -1}, {0, a, -a, b, -b}};
   const double *p = points[tile == 4];
-  spreading made = {.size = tile + 2};
-  for (size_t i = 0; i + 1 < made.size; i++) {
+  transform by = {.size = tile + 2};
+  for (size_t i = 0; i + 1 < by.size; i++) {
     double distances = 1;
-    for (size_t j = 0; j + 1 < made.size; j++) distances *= j == i ? 1 : p[i] - p[j];
-    made.rows[i][0] = 1 / distances;
-    made.rows[i][1] = p[i] / distances;
-    made.rows[i][2] = p[i] * p[i] / distances;
+    for (size_t j = 0; j + 1 < by.size; j++) distances *= j == i ? 1 : p[i] - p[j];
+    by.rows[i][0] = 1 / distances;
+    by.rows[i][1] = p[i] / distances;
+    by.rows[i][2] = p[i] * p[i] / distances;
   }
-  made.rows[tile + 1][2] = 1; /* at infinity */
-  return made;
+  by.rows[tile + 1][2] = 1; /* at infinity */
+  return by;
 }
 
-static void spread(const spreading *made, const float *weights, size_t step, float *out,
+static void spread(const transform *by, const float *weights, size_t step, float *out,
                    size_t out_step) {
   double half[MOST_SIZE][3];
-  for (size_t i = 0; i < made->size; i++) {
-    const double *row = made->rows[i];
+  for (size_t i = 0; i < by->size; i++) {
+    const double *row = by->rows[i];
     for (size_t x = 0; x < 3; x++) {
       const double first = weights[x * step], second = weights[(3 + x) * step];
       half[i][x] = row[0] * first + row[1] * second + row[2] * weights[(6 + x) * step];
     }
   }
-  for (size_t i = 0; i < made->size; i++) {
-    for (size_t j = 0; j < made->size; j++, out += out_step) {
-      const double *row = made->rows[j];
+  for (size_t i = 0; i < by->size; i++) {
+    for (size_t j = 0; j < by->size; j++, out += out_step) {
+      const double *row = by->rows[j];
       *out = (float)(row[0] * half[i][0] + row[1] * half[i][1] + row[2] * half[i][2]);
     }
   }
@@ -54,8 +54,8 @@ size_t np_fp32_winograd_packed_size(size_t lanes, size_t tile, size_t outputs, s
 
 void np_fp32_winograd_pack(size_t lanes, size_t tile, size_t outputs, size_t channels,
                            const void *weights, const void *bias, void *packed) {
-  const spreading made = spreading_of(tile);
-  const size_t elements = made.size * made.size;
+  const transform by = transform_of(tile);
+  const size_t elements = by.size * by.size;
   const float *source = weights, *added = bias;
   float *to = packed;
   for (size_t panel = 0; panel < np_fp32_panels(lanes, outputs); panel++) {
@@ -68,7 +68,7 @@ void np_fp32_winograd_pack(size_t lanes, size_t tile, size_t outputs, size_t cha
     for (size_t channel = 0; channel < channels; channel++) {
       for (size_t n = 0; n < at.columns; n++) {
         const float *kernel = source + (at.first + n) * 9 * channels + channel;
-        spread(&made, kernel, channels, &row[0][n], NP_FP32_MAX_NR);
+        spread(&by, kernel, channels, &row[0][n], NP_FP32_MAX_NR);
       }
       for (size_t i = 0; i < elements; i++) {
         memcpy(to + (i * channels + channel) * at.width, row[i], at.width * sizeof *to);

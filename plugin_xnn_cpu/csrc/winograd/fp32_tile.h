@@ -1,8 +1,7 @@
 /* What is done with tiles of Winograd's algorithm before and after they are multiplied; see
  * winograd/fp32.c for what is computed. Written with vectors of the compiler, for each instruction
  * set, in winograd/fp32_code.c. */
-#ifndef NARROWPASS_WINOGRAD_FP32_TILE_H
-#define NARROWPASS_WINOGRAD_FP32_TILE_H
+#pragma once
 
 #include "gemm/fp32/panel.h"
 
@@ -19,7 +18,7 @@
 typedef void np_winograd_transform(const float *const *pixels, size_t channels, float *to,
                                    size_t stride);
 
-/* The products of a tile with a panel of weights, and what they become. */
+/* The accumulators of a tile and a panel of weights, and what they become. */
 typedef struct {
   const float *acc;      /* of element 0 */
   size_t stride;         /* to the next element */
@@ -44,5 +43,3 @@ typedef struct {
 } np_winograd_code;
 
 NP_DECLARE_FOR_ISAS(const np_winograd_code, np_winograd);
-
-#endif

@@ -10,12 +10,10 @@
  *                                          | 0 0 2 |      | 0  1  0 -1 |
  *
  * With 2 G for G all of it are integers, and the result is 4 times the sum. Inputs are at most
- * 4 * 255 then, and weights 9 * 127: int16 holds them. Sums may leave 32 bits on their way, as long
- * as 4 times the result does not: below 2^29 it is exact. For each of the 16 elements of a tile,
- * tiles and panels of weights are multiplied as rows and a matrix. */
+ * 4 * 255 then, and weights 9 * 127: int16 holds them. Accumulators may leave 32 bits on their way,
+ * as long as 4 times the result does not: below 2^29 it is exact. For each of the 16 elements of a
+ * tile, tiles and panels of weights are multiplied as rows and a matrix. */
 #include "gemm/int8/panel.h"
-
-#define SMALL_WORK 4e5
 
 typedef struct {
   const struct np_int8_winograd_params *params;
@@ -31,8 +29,8 @@ static void multiply(const job *task, np_int8_panel *panel, const uint8_t *packe
   const struct np_int8_winograd_params *p = task->params;
   const int16_t *tiles = panel->image;
   for (size_t i = 0; i < NP_INT8_TILE; i++) {
-    panel->image = tiles + i * p->block * p->channels;
-    panel->panel = packed + NP_INT8_HEAD + i * p->channels * NP_INT8_NR * sizeof(int16_t);
+    panel->image = tiles + i * p->block * p->image.channels;
+    panel->panel = packed + NP_INT8_HEAD + i * p->image.channels * NP_INT8_NR * sizeof(int16_t);
     panel->out = acc + i * p->block * NP_INT8_NR;
     task->code->multiply(panel);
   }
@@ -42,8 +40,8 @@ static void multiply(const job *task, np_int8_panel *panel, const uint8_t *packe
     const size_t y = (first + i) / p->tiles[1] * 2, x = (first + i) % p->tiles[1] * 2;
     tile->acc = acc + i * NP_INT8_NR;
     tile->out = out + y * tile->row_stride + x * tile->column_stride;
-    tile->rows = rows - y < 2 ? rows - y : 2;
-    tile->columns = p->out_width - x < 2 ? p->out_width - x : 2;
+    tile->rows = np_min(rows - y, 2);
+    tile->columns = np_min(p->image.out_width - x, 2);
     task->code->finish(tile);
   }
 }
@@ -51,61 +49,52 @@ static void multiply(const job *task, np_int8_panel *panel, const uint8_t *packe
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_int8_winograd_params *p = task->params;
-  const size_t columns = index % p->parts * p->part_columns;
-  const size_t last =
-      columns + p->part_columns < p->outputs ? columns + p->part_columns : p->outputs;
-  const size_t first = index / p->parts % p->row_tiles * p->row_tile; /* row of tiles */
-  const size_t image = index / p->parts / p->row_tiles;
-  const size_t tile_rows = first + p->row_tile < p->tiles[0] ? p->row_tile : p->tiles[0] - first;
-  const size_t left = p->out_height - 2 * first;
-  const size_t rows = left < 2 * tile_rows ? left : 2 * tile_rows;
+  const struct np_image_sizes *sizes = &p->image;
+  /* Rows are those of tiles. */
+  const np_convolution_part part = np_convolution_part_of(
+      index, p->row_tile, p->row_tiles, p->tiles[0], p->part_columns, p->parts, p->outputs);
+  const size_t first = 2 * part.rows.first;
+  const size_t rows = np_min(sizes->out_height - first, 2 * part.rows.count);
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
   int16_t *wide = (int16_t *)scratch;
   int16_t *tiles = (int16_t *)(scratch + p->tiles_offset);
-  int32_t *acc = (int32_t *)(scratch + p->sums_offset);
+  int32_t *acc = (int32_t *)(scratch + p->acc_offset);
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
 
-  const size_t wide_width = 2 * p->tiles[1] + 2, picks[2] = {1, 1};
-  const np_int8_image source = {
-      .pixels = task->in + image * p->height * p->width * p->channels,
-      .height = p->height,
-      .width = p->width,
-      .channels = p->channels,
-      .pads = p->pads,
-      .picks = picks,
-      .wide_width = wide_width,
-      .zero = p->in_zero,
-  };
-  np_int8_pad_rows(task->code, &source, 2 * first, 2 * tile_rows + 2, wide);
-  for (size_t i = 0; i < p->block; i++) pixels[i] = (int32_t)(i * p->channels);
+  const size_t wide_width = 2 * p->tiles[1] + 2, picks[2] = {1, 1}, channels = sizes->channels;
+  const int8_t *image = task->in + part.image * sizes->height * sizes->width * channels;
+  const np_padded_image source =
+      np_int8_padded_image(task->code, image, sizes, p->pads, picks, wide_width, p->in_zero, 0);
+  np_pad_image_rows(&source, first, 2 * part.rows.count + 2, wide);
+  for (size_t i = 0; i < p->block; i++) pixels[i] = (int32_t)(i * channels);
 
   const int32_t run = 0;
-  const size_t panel_size = np_int8_winograd_packed_size(NP_INT8_NR, p->channels);
+  const size_t panel_size = np_int8_winograd_packed_size(NP_INT8_NR, channels);
   np_int8_panel panel = {
       .kind = NP_INT8_TO_INT32,
       .image = tiles,
       .pixels = pixels,
       .runs = &run,
       .run_count = 1,
-      .groups = p->channels / 2,
+      .groups = channels / 2,
       .columns = NP_INT8_NR,
   };
   np_int8_winograd_tile tile = {
       .stride = p->block * NP_INT8_NR,
-      .row_stride = p->out_width * p->outputs,
+      .row_stride = sizes->out_width * p->outputs,
       .column_stride = p->outputs,
       .range = {p->out_zero, p->low, p->high},
   };
-  int8_t *out = task->out + (image * p->out_height + 2 * first) * tile.row_stride;
-  const size_t count = tile_rows * p->tiles[1];
+  int8_t *out = task->out + (part.image * sizes->out_height + first) * tile.row_stride;
+  const size_t count = part.rows.count * p->tiles[1];
   for (size_t start = 0; start < count; start += p->block) {
-    panel.count = start + p->block < count ? p->block : count - start;
+    panel.count = np_min(p->block, count - start);
     for (size_t i = 0; i < panel.count; i++) {
       const size_t y = (start + i) / p->tiles[1] * 2, x = (start + i) % p->tiles[1] * 2;
-      task->code->transform(wide + (y * wide_width + x) * p->channels, wide_width * p->channels,
-                            p->channels, p->block * p->channels, tiles + i * p->channels);
+      task->code->transform(wide + (y * wide_width + x) * channels, wide_width * channels, channels,
+                            p->block * channels, tiles + i * channels);
     }
-    for (size_t column = columns; column < last; column += NP_INT8_NR) {
+    for (size_t column = part.columns.first; column < part.columns.end; column += NP_INT8_NR) {
       const uint8_t *packed = (const uint8_t *)p->packed + column / NP_INT8_NR * panel_size;
       multiply(task, &panel, packed, start, acc, &tile, out + column, rows);
     }
@@ -116,9 +105,9 @@ int np_int8_winograd(const void *params, const void *const *inputs, void *out, v
                      np_workers *workers) {
   const struct np_int8_winograd_params *p = params;
   job task = {p, np_int8_micro_kernels_for(p->target, 0), inputs[0], out, workspace};
-  const double pixels = (double)p->batch * (double)(p->out_height * p->out_width);
-  const double work = pixels * (double)p->outputs * (double)p->channels * 4;
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task,
-                  p->batch * p->row_tiles * p->parts, 0);
+  const double pixels = (double)p->image.batch * (double)(p->image.out_height * p->image.out_width);
+  const double work = pixels * (double)p->outputs * (double)p->image.channels * 4;
+  np_parallel_for(work < NP_SMALL_NARROW ? NULL : workers, part, &task,
+                  p->image.batch * p->row_tiles * p->parts, 0);
   return 0;
 }

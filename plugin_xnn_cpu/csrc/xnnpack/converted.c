@@ -1,9 +1,7 @@
 /* Fully connected operators of XNNPACK whose operands are converted; see xnnpack/converted.h. */
 #include <math.h>
-#include <string.h>
 
 #include "elementwise/convert.h"
-#include "gemv/job.h"
 #include "runtime/kernel.h"
 #include "xnnpack/converted.h"
 
@@ -43,9 +41,7 @@ typedef struct {
 NP_MULTIVERSIONED(uint32_t, largest_magnitude, (const float *row, size_t count), (row, count)) {
   uint32_t largest = 0;
   for (size_t i = 0; i < count; i++) {
-    uint32_t bits;
-    memcpy(&bits, &row[i], sizeof bits);
-    bits &= 0x7fffffffu;
+    const uint32_t bits = np_bits_of(row[i]) & 0x7fffffffu;
     largest = bits > largest ? bits : largest;
   }
   return largest;
@@ -58,7 +54,7 @@ static void scan_rows(void *context, size_t start, size_t count) {
   }
 }
 
-/* XNNPACK's conversion hides NaN, and makes anything of infinities: rows with such are NaN. */
+/* XNNPACK's conversion hides NaN, and infinities become anything: rows with such are NaN. */
 int np_fully_connected_int8_rows(const np_step *step, const void *inputs, void *result,
                                  void *workspace, np_workers *workers) {
   const struct np_dynamic_int8_params *p = step->params;
@@ -73,7 +69,7 @@ int np_fully_connected_int8_rows(const np_step *step, const void *inputs, void *
   scan task = {rows, p->channels, odd};
   const size_t row_bytes = p->channels * sizeof(float);
   const size_t tile = row_bytes < TILE_BYTES ? TILE_BYTES / row_bytes : 1;
-  np_workers *const used = p->rows * row_bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers;
+  np_workers *const used = np_workers_for(p->rows * row_bytes, workers);
   np_parallel_for_tiles(used, scan_rows, &task, p->rows, tile, 0);
 
   int status =
@@ -81,15 +77,13 @@ int np_fully_connected_int8_rows(const np_step *step, const void *inputs, void *
           ? xnn_setup_convert_nc_f32_qdu8(p->to_int8, rows, (uint8_t *)integers, NULL, ranges)
           : xnn_setup_convert_nc_f32_qd8(p->to_int8, rows, integers, NULL, ranges);
   if (status == 0) status = xnn_run_operator(p->to_int8, np_workers_pool(used));
-  if (status == 0 && p->few != NULL) {
-    status = np_gemv_int8(p->few, (const uint8_t *)integers, ranges, out, workers);
-  } else if (status == 0) {
+  if (status == 0) {
     status =
         p->is_unsigned
             ? xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, integers, out, scratch, ranges)
             : xnn_setup_fully_connected_nc_qd8_f32_qc8w(step->op, integers, out, scratch, ranges);
   }
-  if (status == 0 && p->few == NULL) status = xnn_run_operator(step->op, np_workers_pool(workers));
+  if (status == 0) status = xnn_run_operator(step->op, np_workers_pool(workers));
   if (status != 0) return status;
   for (size_t i = 0; i < p->rows; i++) {
     if (!odd[i]) continue;
@@ -115,8 +109,8 @@ int np_fully_connected_s8_f32(const np_step *step, const void *rows, void *out, 
   int status;
   if (p->is_unsigned) {
     move task = {rows, workspace};
-    np_workers *const used = p->count < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-    np_parallel_for_tiles(used, move_up, &task, p->count, TILE_BYTES, 0);
+    np_parallel_for_tiles(np_workers_for(p->count, workers), move_up, &task, p->count, TILE_BYTES,
+                          0);
     status = xnn_setup_fully_connected_nc_qdu8_f32_qc8w(step->op, workspace, out, scratch,
                                                         p->ranges);
   } else {

@@ -1,7 +1,6 @@
 /* XNNPACK's fully connected operators, with operands that are converted before and after. Read by
  * cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_XNNPACK_CONVERTED_H
-#define NARROWPASS_XNNPACK_CONVERTED_H
+#pragma once
 
 #include "xnnpack/xnnpack.h"
 
@@ -24,11 +23,10 @@ struct np_dynamic_int8_params {
   size_t outputs;
   size_t ranges_offset;
   size_t odd_offset;
-  size_t scratch_offset;            /* of XNNPACK's */
-  const struct np_gemv_params *few; /* what multiplies instead of XNNPACK, or NULL */
+  size_t scratch_offset; /* of XNNPACK's */
 };
 
-/* Of a fully connected operator of int8 rows, all with one scale and zero point, that gives
+/* Of a fully connected operator of int8 rows, all with one scale and zero point, to
  * float32. `ranges` has as many of these as rows, and what kernels read beyond. Where the kernel
  * takes integers from 0 to 255 the rows are stored with an offset of +128, at the start of the
  * workspace. */
@@ -38,5 +36,3 @@ struct np_s8_f32_params {
   int32_t is_unsigned;
   size_t scratch_offset; /* of XNNPACK's */
 };
-
-#endif

@@ -4,8 +4,7 @@
  * XNNPACK at commit 92a7ad501b9516f9fecae119e0146dd1f58e54c1 and of pthreadpool say; the build
  * identifier is checked when the library is loaded, and a test calls every function named here.
  * Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_XNNPACK_XNNPACK_H
-#define NARROWPASS_XNNPACK_XNNPACK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -335,5 +334,3 @@ enum xnn_status xnn_reshape_resize_bilinear2d_nhwc(
     xnn_operator_t resize_op, size_t batch_size, size_t input_height, size_t input_width,
     size_t channels, size_t input_pixel_stride, size_t output_pixel_stride, size_t *workspace_size,
     pthreadpool_t threadpool);
-
-#endif

@@ -1,7 +1,7 @@
 """The native CPU backend: models run on XNNPACK and kernels of our own.
 
-This is the plugin's entry module. It imports neither onnx nor numpy, and loads no library; what
-does the work is imported when the hook is called.
+This is the plugin's entry module. It imports neither onnx nor numpy, and loads no library; hooks
+import what they need when they are called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The backend that plans what XNNPACK computes and what is left to others."""
+"""The backend ``xnn-cpu``: its options, and what passes and users can query."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class XnnCpuBackend(Backend):
     """Runs models on the CPU, with XNNPACK and kernels of its own.
 
-    What neither has runs on the reference evaluator, node by node; `Program.explain` says why.
+    Nodes without a native kernel run on the reference evaluator; `Program.explain` reports why.
 
     Attributes:
-        winograd: whether convolutions of floats may be computed by Winograd's algorithm, which
-            needs fewer multiplications and rounds more.
-        spin: whether the threads of the pool spin-wait for the next run, for two milliseconds.
-            Runs that follow soon start sooner; other processes have less of the processor.
-        share_workspace: whether all methods compute in one arena. They then take turns.
+        winograd: whether float32 convolutions may be computed by Winograd's algorithm, which needs
+            fewer multiplications and has larger rounding errors.
+        spin: whether worker threads spin-wait for two milliseconds after a run. The next run starts
+            sooner if it follows in that time; other processes get less processor time.
+        share_workspace: whether all methods share one arena; then only one of them runs at a time.
     """
 
     winograd: bool = True
@@ -39,13 +39,13 @@ class XnnCpuBackend(Backend):
     observes: ClassVar[bool] = True
 
     def available(self) -> str | None:
-        """Give None where the library can be loaded, else the reason why not."""
+        """Return None if the native library can be loaded, else the reason why not."""
         from narrowpass_xnn_cpu.native import unavailable
 
         return unavailable()
 
     def details(self) -> Mapping[str, str]:
-        """Give the instruction sets in use, and those of the processor where they are capped."""
+        """Return the instruction sets in use, and those of the processor if they are capped."""
         from narrowpass_xnn_cpu.native import isa
         from narrowpass_xnn_cpu.native.library import extension
 
@@ -54,40 +54,38 @@ class XnnCpuBackend(Backend):
         return {"isa": used} if used == detected else {"isa": used, "processor": detected}
 
     def default_pipeline(self, passes: Collection[str]) -> str:
-        """Give ``fold``, and ``repair-quantized`` for models that are quantized, if installed.
+        """Return ``fold``, and ``repair-quantized`` for quantized models, those that are installed.
 
-        Operators whose activations are quantized at run time are left as they are: they are
-        computed exactly.
+        Dynamically quantized operators are kept: their kernels are exact.
         """
         wanted = {"fold": "fold", "repair-quantized": "repair-quantized{dynamic=keep}"}
         return ",".join(text for name, text in wanted.items() if name in passes)
 
     def supports(self, node: ir.Node) -> Accept | Reject:
-        """Accept what has a kernel of ours, by the types and shapes that the node's values have."""
+        """Accept a node that has a native kernel for the types and shapes of its values."""
         from narrowpass_planning.program.support import supports
         from narrowpass_xnn_cpu.lowering import XnnLowering
 
         return supports(XnnLowering(), node)
 
     @property
-    def classifier(self) -> OpClassifier:  # type: ignore[override]  # made when it is asked for
-        """What has no native kernel stays wide."""
+    def classifier(self) -> OpClassifier:  # type: ignore[override]  # created when read
+        """Keeps nodes without a native kernel in their original type."""
         from narrowpass_xnn_cpu.gain import XnnCpuClassifier
 
         return XnnCpuClassifier()
 
     def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
-        """Estimate the seconds that a product with a constant matrix saves in a narrow type."""
+        """Estimate the seconds that a matmul or convolution saves with weights of a narrow type."""
         from narrowpass_xnn_cpu.gain import seconds_saved
 
         return seconds_saved(node, dtypes)
 
     def quantization_spec(self) -> QuantizationSpec:
-        """Give what is computed in int8, and what XNNPACK needs of its scales.
+        """Return the operators that have int8 kernels, and the limits of scales and zero points.
 
-        An operator beyond that is computed in float between its bytes, and `explain` says why.
-        Weights have one scale and zero point, or one for each output channel; ConvTranspose takes
-        the zero point 0 alone.
+        Any other Q/DQ operator is computed in float32, and `explain` reports why. Weights have one
+        scale and zero point, or one for each output channel; ConvTranspose needs the zero point 0.
         """
         from narrowpass_xnn_cpu.constraints import spec
 
@@ -101,7 +99,7 @@ class XnnCpuBackend(Backend):
         return STAGES
 
     def plan_text(self, bundle: Bundle, stage: str, options: CompileOptions) -> str:
-        """Return what a stage of lowering decided for each method, as text."""
+        """Return the lowered plan of each method after a stage, as text."""
         from narrowpass_xnn_cpu.stages import plans
 
         return "".join(
@@ -112,7 +110,7 @@ class XnnCpuBackend(Backend):
         """Compile all methods of `bundle`.
 
         Raises:
-            BackendError: a node that nothing can run; the message names it and why.
+            BackendError: a node that neither this backend nor the reference evaluator runs.
             UsageError: a value to keep that no method has.
         """
         from narrowpass_xnn_cpu.program import XnnProgram

@@ -1,4 +1,4 @@
-"""``narrowpass cache``."""
+"""The command ``narrowpass cache``: files of packed weights."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is computed in int8 here, and what XNNPACK needs of its scales.
+"""The backend's quantization spec: operators with int8 kernels, and limits of their scales.
 
-Most limits of ratios are assertions in XNNPACK, which a release build leaves out: beyond them it
-computes something else, and says nothing.
+Most limits of ratios of scales are assertions in XNNPACK, which a release build does not check:
+beyond them its results are wrong without an error.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from narrowpass.runtime.quantization import (
 )
 from narrowpass_xnn_cpu.lower.int8.tables import POINTWISE
 from narrowpass_xnn_cpu.native.problems.quantization import (
+    ADD_RATIO,
     HIGH,
     LEAST_WEIGHT,
     LOW,
-    MOST_CHANNELS,
+    MATMUL_RATIO,
+    MAX_TERMS,
     MULTIPLY_RATIO,
-    PRODUCT_RATIO,
     SMALLEST_SCALE,
-    SUM_RATIO,
 )
 
-_MATMUL = OperatorSpec(ScaleBound(WEIGHT_TO_OUTPUT, *PRODUCT_RATIO))
-_ADD = OperatorSpec(ScaleBound(INPUT_TO_OUTPUT, *SUM_RATIO))
+_MATMUL = OperatorSpec(ScaleBound(WEIGHT_TO_OUTPUT, *MATMUL_RATIO))
+_ADD = OperatorSpec(ScaleBound(INPUT_TO_OUTPUT, *ADD_RATIO))
 _MULTIPLY = OperatorSpec(ScaleBound(INPUTS_TO_OUTPUT, *MULTIPLY_RATIO))
 
 _SPEC = QuantizationSpec(
@@ -47,10 +47,10 @@ _SPEC = QuantizationSpec(
         "QuantizeLinear": ANY_OPERATOR,
     },
     others=None,
-    per_token=PerTokenQuantization(frozenset({"MatMul", "Gemm"}), MOST_CHANNELS),
+    per_token=PerTokenQuantization(frozenset({"MatMul", "Gemm"}), MAX_TERMS),
 )
 
 
 def spec() -> QuantizationSpec:
-    """Give what `XnnCpuBackend.quantization_spec` does."""
+    """Return the spec; see `XnnCpuBackend.quantization_spec`."""
     return _SPEC

@@ -1,4 +1,4 @@
-"""What narrow types gain here: for passes that choose them."""
+"""Estimated time that narrow weights save, for passes that choose the types of nodes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from narrowpass_planning.program.support import NativeClassifier
 from narrowpass_xnn_cpu.lower.matmul.choices import HALF_ROWS, HALF_SIZE
 from narrowpass_xnn_cpu.lowering import XnnLowering
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
+from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason
 
 if TYPE_CHECKING:
     from narrowpass import OpDtypes
 
 _BYTES_PER_SECOND = 30e9
 _OPERATIONS_PER_SECOND = 250e9
-"""One core reading memory, and multiplying and adding in float32. What counts is their proportion,
-which decides whether a product waits for its matrix or for the arithmetic."""
+"""Memory bandwidth and float32 multiplications and additions of one core (a roofline model): their
+ratio decides whether a matmul is bound by reading its matrix or by arithmetic."""
 
 
 def seconds_saved(node: ir.Node, dtypes: OpDtypes) -> float:
-    """Estimate what constant weights save in a narrow type; see `Backend.gain`.
+    """Estimate the seconds that constant weights of a narrow type save; see `Backend.gain`.
 
-    Other operators compute in float32 from narrow operands, and gain nothing. Rows and pixels that
-    are not known count as one.
+    Other operators upcast narrow operands to float32 and gain nothing. Unknown numbers of rows and
+    pixels count as one.
     """
     weights = node.inputs[1] if len(node.inputs) > 1 else None
     if node.domain or weights is None or weights.const_value is None:
@@ -35,7 +35,7 @@ def seconds_saved(node: ir.Node, dtypes: OpDtypes) -> float:
     result = node.outputs[0].shape or ()
     if node.op_type in ("MatMul", "Gemm") and len(shape) == 2:
         rows = math.prod(dim for dim in result[:-1] if isinstance(dim, int))
-        return _of_product(rows, math.prod(shape), dtypes)
+        return _matmul_seconds_saved(rows, math.prod(shape), dtypes)
     if node.op_type == "Conv" and len(shape) in (3, 4) and dtypes.output == "bfloat16":
         depthwise = shape[1] == 1 and node.attributes.get_int("group", 1) > 1
         if target.current().has_bf16_dot and not depthwise:
@@ -46,31 +46,31 @@ def seconds_saved(node: ir.Node, dtypes: OpDtypes) -> float:
 
 
 def _seconds(rows: int, size: int, *, pairs: bool) -> tuple[float, float]:
-    """Give the time of a product with weights of float32, and with those of half as many bytes.
+    """Return the seconds of a matmul with float32 weights, and with 16-bit weights.
 
     Args:
-        rows: that are multiplied.
-        size: of the matrix, in elements.
-        pairs: whether the arithmetic takes half as long, too.
+        rows: number of rows.
+        size: elements of the matrix.
+        pairs: whether arithmetic in 16 bits has twice the rate, too.
     """
     reading = size * 4 / _BYTES_PER_SECOND
     computing = 2 * rows * size / _OPERATIONS_PER_SECOND
     return max(reading, computing), max(reading / 2, computing / 2 if pairs else computing)
 
 
-def _of_product(rows: int, size: int, dtypes: OpDtypes) -> float:
-    if dtypes.output == "bfloat16" and not bf16_passed_over(rows, target.current()):
+def _matmul_seconds_saved(rows: int, size: int, dtypes: OpDtypes) -> float:
+    if dtypes.output == "bfloat16" and not bf16_reject_reason(rows, target.current()):
         wide, narrow = _seconds(rows, size, pairs=target.current().has_bf16_dot)
         return wide - narrow
-    sums = dtypes.accumulate != "float32" or target.current().half_accumulates_wide
+    accumulates = dtypes.accumulate != "float32" or target.current().float16_accumulates_in_float32
     few = rows <= HALF_ROWS and size >= HALF_SIZE
-    if dtypes.output == "float16" and few and sums and target.current().has_half_gemm:
+    if dtypes.output == "float16" and few and accumulates and target.current().has_float16_gemm:
         return size * 2 / _BYTES_PER_SECOND
     return 0.0
 
 
 class XnnCpuClassifier(NativeClassifier):
-    """Keeps wide what has no native kernel."""
+    """Keeps nodes without a native kernel in their original type."""
 
     name: ClassVar[str] = "xnn-cpu"
 

@@ -1,4 +1,4 @@
-"""How XNNPACK and kernels of our own run partitions: the lowering of `xnn-cpu`."""
+"""The lowering of `xnn-cpu`: from operations of a graph to steps of XNNPACK and our kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.framework.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.partitioner.assigned import Assigned, Where
+from narrowpass_planning.partitioner.assignment import Assignment, Target
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
@@ -20,9 +20,9 @@ from narrowpass_xnn_cpu.lower.steps import Observe
 from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
 from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.executor import EXECUTOR
-from narrowpass_xnn_cpu.native.looping import Repeated
-from narrowpass_xnn_cpu.native.meter import scratch_for
+from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
+from narrowpass_xnn_cpu.native.runtime.loop import TapeLoop
+from narrowpass_xnn_cpu.native.runtime.meter import scratch_for
 
 if TYPE_CHECKING:
     from narrowpass.runtime.meters import Meter
@@ -36,13 +36,13 @@ class XnnLowering(Lowering[Op]):
     """
 
     executor = EXECUTOR
-    repeat = Repeated
+    repeat = TapeLoop
 
     def __init__(self, *, winograd: bool = True) -> None:
         self._winograd = winograd
 
     def infer(self, model: ir.Model) -> None:
-        """Infer types, and write operators of transformers as those that there are rules for."""
+        """Infer types, and expand contrib transformer operators that have no lowering rule."""
         rules.expand_checked(model)
 
     def operation(self, node: ir.Node, version: int) -> Op:
@@ -52,23 +52,23 @@ class XnnLowering(Lowering[Op]):
     def operations(
         self, graph: ir.Graph, facts: Facts, model: ir.Model, version: Callable[[ir.Node], int]
     ) -> Sequence[Op]:
-        """Return the operations of a graph, fused as far as kernels take that."""
+        """Return the operations of a graph, after fusion."""
         return operations(graph, facts, model, version)
 
     def reason(self, op: Op, facts: Facts) -> str | None:
-        """Return why an operation has no native kernel; None where it has."""
+        """Return why an operation has no native kernel; None if it has one."""
         return rules.reason(op, facts)
 
     def lower(self, source: Source[Op]) -> Partition:
-        """Return the partition of these operations."""
+        """Lower and pack the operations of a partition."""
         return UnitLowering(source, winograd=self._winograd).pack()
 
     def observes(self, value: ir.Value) -> bool:
-        """Return whether a value lies somewhere as float32 elements while the method runs."""
+        """Return whether a value is materialized as float32 while the method runs."""
         return value.producer() is not None and value.dtype == ir.DataType.FLOAT
 
     def meters(self, partition: Partition) -> Mapping[str, StepMeter]:
-        """Return the meters that the tape fills, by the value's name."""
+        """Return the observers on the tape, by the value's name."""
         found = {}
         for step in partition.steps:
             if isinstance(step, PackedStep) and isinstance(step.op.computation, Observe):
@@ -76,24 +76,26 @@ class XnnLowering(Lowering[Op]):
         return found
 
     def scratch(self, meters: Iterable[Meter], pool: Pool) -> Any:
-        """Return scratch memory that is large enough for each of some meters."""
+        """Return scratch memory that is large enough for any of the meters."""
         return scratch_for(meters, pool)
 
-    def computed_in(self, node: ir.Node, entry: Assigned[Op], kernel: str) -> str:
-        """Return the dtype of a node: bytes where floats are only how it is written."""
+    def computed_in(self, node: ir.Node, entry: Assignment[Op], kernel: str) -> str:
+        """Return the dtype that a node is computed in: int8 for Q/DQ nodes that run in int8."""
         dtype = node.outputs[0].dtype if node.outputs else None
-        if dtype == ir.DataType.FLOAT and entry.where is Where.NATIVE:
+        if dtype == ir.DataType.FLOAT and entry.target is Target.NATIVE:
             operators = {each.op_type for each in (*entry.op.superseded, *entry.op.nodes)}
             joined = len(operators) > 1 and "DequantizeLinear" in operators
-            # Rows that are gathered from bytes are floats when they come.
+            # A Gather of int8 rows dequantizes them.
             bytes_to_bytes = "int8" in kernel.split() and "Gather" not in operators
             if "(weights)" not in kernel and (bytes_to_bytes or joined):
                 return ir.DataType.INT8.name.lower()
         return "" if dtype is None else dtype.name.lower()
 
     def precision_note(self, node: ir.Node, precision: str) -> str:
-        """Say that accumulators are not kept in what the model asks for."""
-        asked = node.metadata_props.get(ACCUMULATE, "")
-        halves = precision.startswith("float16") and not cpu.sums_halves_in_float32()
-        kept = "float16" if halves else "float32"
-        return f", sums in {kept} and not {asked}" if asked not in ("", kept) else ""
+        """Return a note if accumulators are of another type than the model requests."""
+        requested = node.metadata_props.get(ACCUMULATE, "")
+        in_float16 = precision.startswith("float16") and not cpu.accumulates_float16_in_float32()
+        used = "float16" if in_float16 else "float32"
+        return (
+            f", accumulators in {used} and not {requested}" if requested not in ("", used) else ""
+        )

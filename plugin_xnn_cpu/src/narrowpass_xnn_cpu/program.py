@@ -10,14 +10,14 @@ from narrowpass_planning.program.program import PlannedProgram
 from narrowpass_xnn_cpu.lowering import XnnLowering
 from narrowpass_xnn_cpu.native import weights_cache
 from narrowpass_xnn_cpu.native.packer import PACKER
-from narrowpass_xnn_cpu.native.pool import ThreadPool, shared
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
 
 
 class XnnProgram(PlannedProgram):
-    """Runs methods on XNNPACK. Several threads may run it; runs of one method take turns.
+    """Runs methods on XNNPACK and our kernels. Threads may share it; a method runs once at a time.
 
     Args:
         bundle: what to compile.
@@ -53,7 +53,7 @@ class XnnProgram(PlannedProgram):
         )
 
     def threads(self) -> ThreadPool:
-        """Return the threads of this process: they do not come along in a fork."""
+        """Return the thread pool; a new one after a fork, which copies no threads."""
         if self._pool.process != os.getpid():
             self._pool = shared(self._pool.threads, spin=self._pool.spin)
         return self._pool

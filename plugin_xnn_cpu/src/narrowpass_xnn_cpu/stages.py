@@ -1,4 +1,4 @@
-"""``narrowpass explain --stage``: what each stage of lowering decided, as text."""
+"""``narrowpass explain --stage``: the lowered plan after each stage."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def plans(
 
 
 def _zeros(program: XnnProgram, method: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Return inputs that a method is bound to: zeros, with symbolic dimensions of 1.
+    """Return inputs to bind a method with: zeros, with 1 for symbolic dimensions.
 
     Raises:
-        BackendError: an input that is no tensor of known rank.
+        BackendError: an input that is not a tensor of known dtype and rank.
     """
     feeds = {}
     for spec in program.inputs(method):
@@ -85,7 +85,7 @@ def _zeros(program: XnnProgram, method: str) -> dict[str, np.ndarray[Any, Any]]:
 def _section(
     partition: Partition, facts_of: Callable[[PackedStep, Partition], Mapping[str, Any]]
 ) -> Section:
-    """Return a partition with what is known of each operation."""
+    """Return a partition with the facts of each operation."""
     facts: dict[LoweredOp, Mapping[str, Any]] = {}
     items: list[LoweredOp | ShapeNode] = []
     for item in partition.items:
@@ -102,7 +102,7 @@ def _section(
 
 
 def _bound_facts(step: PackedStep, partition: Partition) -> Mapping[str, Any]:
-    """Return the output's shape and memory, and the call, of a step that was bound."""
+    """Return the call of a bound step, and shape, memory and offset of its output."""
     bound = partition.bound
     if bound is None:
         return {}
@@ -117,7 +117,7 @@ def _bound_facts(step: PackedStep, partition: Partition) -> Mapping[str, Any]:
 
 
 def _facts(step: PackedStep, partition: Partition) -> Mapping[str, Any]:
-    """Return the kernel of a step, and the bytes that it packed."""
+    """Return the kernel of a packed step, its precision, and the bytes of its packed weights."""
     facts: dict[str, Any] = {"kernel": step.kernel}
     if step.precision:
         facts["precision"] = step.precision

@@ -1,4 +1,4 @@
-"""The pass ``store-weights``: large weights at half their size, computed with as before."""
+"""The pass ``store-weights``: float32 weights stored in 16 or 8 bits, cast back at run time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from narrowpass.errors import PassError
 from narrowpass.ir.io import ConvertedTensor, rounding
 from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass.ir.upgrading import upgrade
-from narrowpass_xnn_cpu.native.pool import default_threads
+from narrowpass_xnn_cpu.native.runtime.pool import default_threads
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -34,10 +34,10 @@ _FIRST_OPSET = {"float16": 6, "bfloat16": 13, "float8e4m3fn": 19, "float8e5m2": 
 """The operator set from which Cast takes the type."""
 
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 4e-3, "float8e4m3fn": 0.04, "float8e5m2": 0.08}
-"""Relative errors of a weight that are accepted where no tolerance is set."""
+"""Default tolerances: relative rounding errors of a weight that are accepted."""
 
 _LEAST = 1024
-"""Elements below which the Cast would cost about as much as it saves."""
+"""Elements of a weight, at least; for fewer, the Cast costs about as much as it saves."""
 
 _WEIGHTS = {
     "MatMul": (0, 1),
@@ -49,10 +49,10 @@ _WEIGHTS = {
     "LSTM": (1, 2),
     "RNN": (1, 2),
 }
-"""Inputs that are weights of linear and recurrent layers, convolutions and embeddings."""
+"""Input indices of the weights of linear and recurrent layers, convolutions and embeddings."""
 
 _PASSED_ON = {"Transpose", "Reshape", "Identity"}
-"""Operators between a weight and what it is a weight of."""
+"""Operators that may come between a weight and the node that uses it."""
 
 
 @dataclass(frozen=True)
@@ -109,16 +109,16 @@ class StoreWeights(Pass):
 
     def _reasons(self, values: Sequence[ir.Value]) -> list[tuple[str, float | None, float | None]]:
         with ThreadPoolExecutor(min(4, default_threads())) as pool:
-            return list(pool.map(self._against, values))
+            return list(pool.map(self._reason, values))
 
     def _upgraded(self, model: ir.Model, ctx: Context) -> ir.Model:
-        """Give a model of an operator set that has Cast to the type."""
+        """Return the model, upgraded to an operator set that has Cast to the type."""
         before, least = model.opset_imports.get("", 1), _FIRST_OPSET[self.dtype]
         if before >= least:
             return model
         reason = f"Cast knows {self.dtype} from operator set {least} on; the model has {before}"
         try:
-            made, changed = upgrade(model, least)
+            upgraded, changed = upgrade(model, least)
         except PassError as error:
             raise PassError(f"{reason}: {error}") from error
         ctx.observer.log.info("store-weights: operator set %d becomes %d", before, least)
@@ -126,10 +126,10 @@ class StoreWeights(Pass):
             Decision(node.name or "", node.op_type, "upgraded", self.name, reason)
             for node in changed
         )
-        return made
+        return upgraded
 
-    def _against(self, value: ir.Value) -> tuple[str, float | None, float | None]:
-        """Give why a weight must stay as it is (empty if it need not), a value and its limit."""
+    def _reason(self, value: ir.Value) -> tuple[str, float | None, float | None]:
+        """Return why a weight stays float32 (empty if not), the measured value and its limit."""
         tensor = value.const_value
         if tensor is None:
             raise PassError(f"initializer {value.name!r} has no data")
@@ -154,7 +154,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _weights(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Give the float32 initializers that can be stored narrow."""
+    """Yield the float32 initializers that are weights and can be stored in fewer bits."""
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < _LEAST:
@@ -176,7 +176,7 @@ def _is_weight(value: ir.Value) -> bool:
 
 
 def _store(value: ir.Value, dtype: ir.DataType, taken: set[str | None]) -> int:
-    """Make an initializer narrow, with a Cast that all its users read; give the bytes saved."""
+    """Convert an initializer and add a Cast to float32 for its users; return the bytes saved."""
     graph, tensor, name = value.graph, value.const_value, value.name
     if graph is None or tensor is None or name is None:
         raise PassError(f"initializer {name!r} is in no graph")

@@ -9,8 +9,8 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError, DataError
-from narrowpass_planning.memory.recycling import Recycled
-from narrowpass_xnn_cpu.native.executor import EXECUTOR
+from narrowpass_planning.memory.caching_allocator import CachingAllocator
+from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
 
 pytestmark = pytest.mark.once
 
@@ -137,29 +137,29 @@ def test_arrays_that_are_referenced_are_not_reused():
 
 
 def test_memory_is_taken_again():
-    recycled = Recycled(EXECUTOR.address_of)
+    allocator = CachingAllocator(EXECUTOR.address_of)
     dtype = np.dtype(np.float32)
     shape = (1 << 14,)
-    recycled.begin()
-    one, two = recycled.take(shape, dtype), recycled.take(shape, dtype)
+    allocator.begin()
+    one, two = allocator.take(shape, dtype), allocator.take(shape, dtype)
     places = {one.ctypes.data, two.ctypes.data}
     assert len(places) == 2
     view = one[3:].reshape(1, -1)
     del one, two
-    recycled.begin()
-    three, four = recycled.take(shape, dtype), recycled.take(((1 << 14) + 100,), dtype)
+    allocator.begin()
+    three, four = allocator.take(shape, dtype), allocator.take(((1 << 14) + 100,), dtype)
     assert (three.ctypes.data in places) != (four.ctypes.data in places)
     assert not np.shares_memory(view, three)
     assert not np.shares_memory(view, four)
 
 
 def test_memory_that_is_not_taken_again_is_freed():
-    recycled = Recycled(EXECUTOR.address_of)
-    recycled.begin()
-    recycled.take((1 << 20,), np.dtype(np.uint8))
-    small = recycled.take((3,), np.dtype(np.uint8))
+    allocator = CachingAllocator(EXECUTOR.address_of)
+    allocator.begin()
+    allocator.take((1 << 20,), np.dtype(np.uint8))
+    small = allocator.take((3,), np.dtype(np.uint8))
     assert small.base is None
-    assert recycled.size >= 1 << 20
+    assert allocator.size >= 1 << 20
     for _ in range(8):
-        recycled.begin()
-    assert recycled.size == 0
+        allocator.begin()
+    assert allocator.size == 0

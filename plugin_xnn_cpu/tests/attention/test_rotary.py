@@ -13,8 +13,8 @@ from xnn_kit import check, close, compile_model
 from narrowpass.errors import BackendError
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import attention_params
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Tape
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.tape import Tape
 
 pytestmark = pytest.mark.once
 
@@ -74,7 +74,7 @@ def test_kernel_against_numpy(sizes, half, rest, interleaved, halved, in_place, 
 
 @pytest.mark.parametrize("rotated", [3, -2, 18])
 def test_operands_that_are_no_pairs_are_refused(rotated):
-    with pytest.raises(BackendError, match="no pairs"):
+    with pytest.raises(BackendError, match="rotated in pairs"):
         attention_params.rotary(
             sizes=(1, 1, 1),
             depth=16,

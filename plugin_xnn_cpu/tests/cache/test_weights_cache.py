@@ -169,7 +169,7 @@ def test_the_provider_as_xnnpack_calls_it():
     assert provider.look_up_or_insert(context, biased, again, 64) not in (missing, offset)
     assert provider.look_up(context, biased) == missing
     origins = [entry.origin for entry in session.entries()]
-    assert origins == ["packed", "XNNPACK made a copy of its weights"]
+    assert origins == ["packed", "XNNPACK has a private copy of its weights"]
     # Where weights are only to be found, nothing can be packed; nor what is too large.
     lib.np_session_next(session.blocks.handle, kernel, ffi.NULL, bytes(32), True)
     assert provider.reserve_space(context, 64) == ffi.NULL
@@ -189,8 +189,8 @@ def test_the_provider_as_xnnpack_calls_it():
 
 def test_an_operator_does_not_run_before_its_session_is_committed():
     from narrowpass_planning.plan.executor import Entry
-    from narrowpass_xnn_cpu.native.pool import shared as pools
-    from narrowpass_xnn_cpu.native.tape import Tape, aligned
+    from narrowpass_xnn_cpu.native.runtime.pool import shared as pools
+    from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
     session = WeightsCache().begin()
     packed = operator(session, np.eye(16, dtype=np.float32), "a")

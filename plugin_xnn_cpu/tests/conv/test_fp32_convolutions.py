@@ -23,18 +23,18 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 
 
-def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
+def check_operator(operator, x, kernel, bias, attributes, epilogue, threads, residual=None):
     """Compare the output of an operator with float64."""
-    expected = convolve(x, kernel, bias, movement)
-    magnitudes = convolve_magnitudes(x, kernel, bias, movement)
+    expected = convolve(x, kernel, bias, attributes)
+    magnitudes = convolve_magnitudes(x, kernel, bias, attributes)
     if residual is not None:
         magnitudes = magnitudes + abs(residual)
     got = run(operator, x, expected.shape, threads, residual)
@@ -57,18 +57,18 @@ def test_convolutions(
     has_bias, threads,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
-    movement = Movement(pads, strides, dilations, groups)
-    size = valid_image_size(size, kernel_shape, movement)
+    attributes = ConvAttributes(pads, strides, dilations, groups)
+    size = valid_image_size(size, kernel_shape, attributes)
     x = rng.standard_normal((batch, *size, inputs * groups)).astype(np.float32)
     kernel = rng.standard_normal((outputs * groups, *kernel_shape, inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs * groups).astype(np.float32) if has_bias else None
     stored = None if bias is None else Weight.of(bias)
-    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), stored, movement, epilogue))
+    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), stored, attributes, epilogue))
     out = operator.reshape(x.shape, shared(threads))
     residual = None
     if epilogue.residual:
         residual = rng.standard_normal((batch, *out, outputs * groups)).astype(np.float32)
-    check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual)
+    check_operator(operator, x, kernel, bias, attributes, epilogue, threads, residual)
 
 
 def test_long_accumulations_are_split_along_k():
@@ -79,12 +79,12 @@ def test_long_accumulations_are_split_along_k():
         x = rng.standard_normal((1, 5, 6, inputs)).astype(np.float32)
         epilogue = Epilogue("silu", residual="before")
         operator = fp32.CONVOLUTION.create(
-            Convolution(Weight.of(kernel), None, Movement(), epilogue)
+            Convolution(Weight.of(kernel), None, ConvAttributes(), epilogue)
         )
         out = operator.reshape(x.shape, shared(1))
         assert operator.params.depth < kernel[0].size
         residual = rng.standard_normal((1, *out, 70)).astype(np.float32)
-        check_operator(operator, x, kernel, None, Movement(), epilogue, 1, residual)
+        check_operator(operator, x, kernel, None, ConvAttributes(), epilogue, 1, residual)
         got = run(operator, x, residual.shape, 1, residual, in_place=True)
         np.testing.assert_array_equal(got, run(operator, x, residual.shape, 1, residual))
 
@@ -95,13 +95,13 @@ def test_row_tiles_and_column_parts(threads, pads):
     rng = np.random.default_rng(3)
     kernel = rng.standard_normal((40, 3, 3, 64)).astype(np.float32)
     x = rng.standard_normal((2, 80, 30, 64)).astype(np.float32)
-    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement(pads)))
+    operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, ConvAttributes(pads)))
     operator.reshape(x.shape, shared(threads))
     params = operator.params
     assert params.row_tiles > 1
     assert params.copies == any(pads)
-    assert params.batch * params.row_tiles * params.parts > threads
-    check_operator(operator, x, kernel, None, Movement(pads), Epilogue(), threads)
+    assert params.image.batch * params.row_tiles * params.parts > threads
+    check_operator(operator, x, kernel, None, ConvAttributes(pads), Epilogue(), threads)
 
 
 @pytest.mark.parametrize("limits", [UNBOUNDED, (0.0, 6.0)])
@@ -110,12 +110,12 @@ def test_nonfinite_inputs_reach_their_output_pixels_only(limits):
     x = np.ones((1, 9, 9, 5), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
-    movement = Movement((1, 1, 1, 1))
-    problem = Convolution(Weight.of(kernel), None, movement, Epilogue(limits=limits))
+    attributes = ConvAttributes((1, 1, 1, 1))
+    problem = Convolution(Weight.of(kernel), None, attributes, Epilogue(limits=limits))
     operator = fp32.CONVOLUTION.create(problem)
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 9, 9, 20), 1)
-    expected = np.clip(convolve(x, kernel, None, movement), *limits)
+    expected = np.clip(convolve(x, kernel, None, attributes), *limits)
     np.testing.assert_array_equal(got, expected)
     assert np.isnan(got).sum() == 9 * 20
 
@@ -163,8 +163,8 @@ def test_the_choice_follows_the_processor(monkeypatch):
     assert plan.kernel == "xnn convolution"
 
 
-@pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
-def test_invalid_convolutions_are_refused(movement, shape, message):
+@pytest.mark.parametrize(("attributes", "shape", "message"), REFUSED)
+def test_invalid_convolutions_are_refused(attributes, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
-        fp32.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))
+        fp32.CONVOLUTION.create(Convolution(kernel, None, attributes)).reshape(shape, shared(1))

@@ -12,10 +12,10 @@ from xnn_kit import check, compile_model, feeds_for, one_node
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.own import fp32_depthwise
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 
@@ -65,18 +65,18 @@ def test_depthwise_convolutions(
     seed, batch, size, kernel_shape, strides, dilations, pads, channels, epilogue, has_bias, threads
 ):
     rng = np.random.default_rng(seed)
-    movement = Movement(pads, strides, dilations, channels)
-    x = normal(rng, batch, *valid_image_size(size, kernel_shape, movement), channels)
+    attributes = ConvAttributes(pads, strides, dilations, channels)
+    x = normal(rng, batch, *valid_image_size(size, kernel_shape, attributes), channels)
     kernel = normal(rng, *kernel_shape, channels)
     bias = normal(rng, channels) if has_bias else None
     operator = fp32_depthwise.DEPTHWISE.create(
-        Convolution(Weight.of(kernel), stored(bias), movement, epilogue, depthwise=True)
+        Convolution(Weight.of(kernel), stored(bias), attributes, epilogue, depthwise=True)
     )
     out = operator.reshape(x.shape, shared(threads))
     residual = normal(rng, batch, *out, channels) if epilogue.residual else None
-    expected = convolve(x, as_grouped(kernel), bias, movement)
+    expected = convolve(x, as_grouped(kernel), bias, attributes)
     magnitudes = convolve(
-        abs(x), as_grouped(abs(kernel)), None if bias is None else abs(bias), movement
+        abs(x), as_grouped(abs(kernel)), None if bias is None else abs(bias), attributes
     )
     if residual is not None:
         magnitudes = magnitudes + abs(residual)
@@ -98,15 +98,15 @@ def test_depthwise_convolutions(
 def test_images_are_divided_among_threads(shape, divided):
     rng = np.random.default_rng(2)
     kernel = normal(rng, 3, 3, shape[3])
-    movement = Movement((1, 1, 1, 1), groups=shape[3])
+    attributes = ConvAttributes((1, 1, 1, 1), groups=shape[3])
     operator = fp32_depthwise.DEPTHWISE.create(
-        Convolution(Weight.of(kernel), None, movement, depthwise=True)
+        Convolution(Weight.of(kernel), None, attributes, depthwise=True)
     )
     operator.reshape(shape, shared(2))
     assert getattr(operator.params, divided) > 2
     x = normal(rng, *shape)
-    expected = convolve(x, as_grouped(kernel), None, movement)
-    magnitudes = convolve(abs(x), as_grouped(abs(kernel)), None, movement)
+    expected = convolve(x, as_grouped(kernel), None, attributes)
+    magnitudes = convolve(abs(x), as_grouped(abs(kernel)), None, attributes)
     compare(run(operator, x, expected.shape, 2), expected, magnitudes, 10)
 
 
@@ -117,14 +117,14 @@ def test_nonfinite_inputs_reach_their_output_pixels_only(limits, channels):
     x = np.ones((1, 12, 12, channels), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((3, 3, channels), 0.125, np.float32)
-    movement = Movement((1, 1, 1, 1), groups=channels)
+    attributes = ConvAttributes((1, 1, 1, 1), groups=channels)
     epilogue = Epilogue(limits=limits)
     operator = fp32_depthwise.DEPTHWISE.create(
-        Convolution(Weight.of(kernel), None, movement, epilogue, depthwise=True)
+        Convolution(Weight.of(kernel), None, attributes, epilogue, depthwise=True)
     )
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, x.shape, 1)
-    expected = np.clip(convolve(x, as_grouped(kernel), None, movement), *limits)
+    expected = np.clip(convolve(x, as_grouped(kernel), None, attributes), *limits)
     np.testing.assert_array_equal(got, expected)
     assert np.isnan(got).sum() == 9
 
@@ -168,18 +168,18 @@ def test_several_outputs_of_a_channel_are_for_xnnpack():
 
 
 @pytest.mark.parametrize(
-    ("movement", "shape", "message"),
+    ("attributes", "shape", "message"),
     [
-        (Movement(groups=3), (1, 4, 4, 4), "not 3 groups"),
-        (Movement((-1, 0, 0, 0), groups=4), (1, 4, 4, 4), "padding"),
-        (Movement(strides=(0, 1), groups=4), (1, 4, 4, 4), "stride"),
-        (Movement(groups=4), (1, 4, 4, 5), "4 channels got 5"),
-        (Movement(groups=4), (1, 2, 4, 4), "window of 3 is larger"),
+        (ConvAttributes(groups=3), (1, 4, 4, 4), "not 3 groups"),
+        (ConvAttributes((-1, 0, 0, 0), groups=4), (1, 4, 4, 4), "padding"),
+        (ConvAttributes(strides=(0, 1), groups=4), (1, 4, 4, 4), "stride"),
+        (ConvAttributes(groups=4), (1, 4, 4, 5), "4 channels got 5"),
+        (ConvAttributes(groups=4), (1, 2, 4, 4), "kernel window of 3 is larger"),
     ],
 )
-def test_invalid_convolutions_are_refused(movement, shape, message):
+def test_invalid_convolutions_are_refused(attributes, shape, message):
     kernel = Weight.of(np.ones((3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
         fp32_depthwise.DEPTHWISE.create(
-            Convolution(kernel, None, movement, depthwise=True)
+            Convolution(kernel, None, attributes, depthwise=True)
         ).reshape(shape, shared(1))

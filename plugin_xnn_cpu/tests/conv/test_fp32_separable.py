@@ -16,10 +16,10 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.conv import separable
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.separable import Separable
-from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.table import winograd
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
@@ -35,17 +35,17 @@ def pointwise(rng, inputs, outputs, epilogue):
     """Return a 1x1 convolution as a matmul, and the parameters of the same convolution."""
     matrix, bias = normal(rng, outputs, inputs), normal(rng, outputs)
     matmul = fp32.MATMUL.create(Matmul(Weight.of(matrix), Weight.of(bias), epilogue))
-    return matmul, (matrix[:, None, None, :], bias, Movement())
+    return matmul, (matrix[:, None, None, :], bias, ConvAttributes())
 
 
 def follow(x, stages, residual):
     """Compute stages in float64; return it, the sum of magnitudes, and the number of terms."""
     y, magnitudes, terms = x, abs(x), 0
-    for index, ((kernel, bias, movement), epilogue) in enumerate(stages):
+    for index, ((kernel, bias, attributes), epilogue) in enumerate(stages):
         added = residual if index == len(stages) - 1 else None
-        accumulators = convolve(y, kernel, bias, movement)
+        accumulators = convolve(y, kernel, bias, attributes)
         y = apply_epilogue(accumulators, epilogue, added)
-        magnitudes = STEEPEST * convolve(magnitudes, abs(kernel), abs(bias), movement)
+        magnitudes = STEEPEST * convolve(magnitudes, abs(kernel), abs(bias), attributes)
         # Rounding errors of the accumulation, and those of the function in the epilogue.
         terms += kernel[0].size + 2 + 20
     return y, magnitudes + (0 if residual is None else abs(residual)), terms
@@ -72,14 +72,14 @@ def test_fused_blocks_against_float64(
 ):
     rng = np.random.default_rng(seed)
     inputs, inner, outputs = channels
-    movement = Movement(pads, stride, dilation, inner)
+    attributes = ConvAttributes(pads, stride, dilation, inner)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilation, strict=True)]
     height, width = map(max, zip(size, reach, strict=True))
     expand, stages = None, []
     x = normal(rng, batch, height, width, inputs or inner)
     if inputs and stem:
         x = normal(rng, batch, 2 * height, 2 * width, inputs)
-        by_two = Movement((1, 1, 1, 1), (2, 2))
+        by_two = ConvAttributes((1, 1, 1, 1), (2, 2))
         weights, added = normal(rng, inner, 3, 3, inputs), normal(rng, inner)
         stored = Weight.of(weights), Weight.of(added)
         expand = fp32.CONVOLUTION.create(Convolution(*stored, by_two, epilogues[0]))
@@ -89,9 +89,9 @@ def test_fused_blocks_against_float64(
         stages.append((given_stage, epilogues[0]))
     kernel, bias = normal(rng, *kernel_shape, inner), normal(rng, inner)
     depthwise = fp32_depthwise.DEPTHWISE.create(
-        Convolution(Weight.of(kernel), Weight.of(bias), movement, epilogues[1], depthwise=True)
+        Convolution(Weight.of(kernel), Weight.of(bias), attributes, epilogues[1], depthwise=True)
     )
-    stages.append(((kernel.transpose(2, 0, 1)[..., None], bias, movement), epilogues[1]))
+    stages.append(((kernel.transpose(2, 0, 1)[..., None], bias, attributes), epilogues[1]))
     project, last = pointwise(rng, inner, outputs, epilogues[2])
     stages.append((last, epilogues[2]))
     operator = Separable(expand, depthwise, project)
@@ -109,9 +109,9 @@ def test_images_larger_than_a_strip(threads):
     epilogue = Epilogue(limits=(0.0, 6.0))
     expand, first = pointwise(rng, 8, 160, epilogue)
     kernel, bias = normal(rng, 3, 3, 160), normal(rng, 160)
-    movement = Movement((1, 1, 1, 1), groups=160)
+    attributes = ConvAttributes((1, 1, 1, 1), groups=160)
     depthwise = fp32_depthwise.DEPTHWISE.create(
-        Convolution(Weight.of(kernel), Weight.of(bias), movement, epilogue, depthwise=True)
+        Convolution(Weight.of(kernel), Weight.of(bias), attributes, epilogue, depthwise=True)
     )
     project, last = pointwise(rng, 160, 8, Epilogue())
     operator = Separable(expand, depthwise, project)
@@ -119,7 +119,7 @@ def test_images_larger_than_a_strip(threads):
     operator.reshape(x.shape, shared(threads))
     assert operator.params.strip < operator.params.span
     assert (operator.params.spans > 1) == (threads > 1)
-    middle = (kernel.transpose(2, 0, 1)[..., None], bias, movement), epilogue
+    middle = (kernel.transpose(2, 0, 1)[..., None], bias, attributes), epilogue
     stages = [(first, epilogue), middle, (last, Epilogue())]
     expected, magnitudes, terms = follow(x, stages, None)
     compare(run(operator, x, expected.shape, threads), expected, magnitudes, terms)
@@ -129,10 +129,12 @@ def test_residuals_and_other_channels_are_refused():
     rng = np.random.default_rng(6)
     ones = Weight.of(np.ones((3, 3, 8), np.float32))
     plain = fp32_depthwise.DEPTHWISE.create(
-        Convolution(ones, None, Movement(groups=8), depthwise=True)
+        Convolution(ones, None, ConvAttributes(groups=8), depthwise=True)
     )
     added = fp32_depthwise.DEPTHWISE.create(
-        Convolution(ones, None, Movement(groups=8), Epilogue(residual="before"), depthwise=True)
+        Convolution(
+            ones, None, ConvAttributes(groups=8), Epilogue(residual="before"), depthwise=True
+        )
     )
     fits, other = pointwise(rng, 8, 8, Epilogue())[0], pointwise(rng, 9, 8, Epilogue())[0]
     with pytest.raises(BackendError, match="do not fit"):
@@ -194,8 +196,8 @@ def kernels_of(model):
     return [plan.kernel for plan in compile_model(model).explain()]
 
 
-WHOLE = "convolutions in bands"
-HALF = "depthwise convolution and product"
+WHOLE = "depth-first convolutions"
+HALF = "depthwise and 1x1 convolution"
 
 
 @pytest.mark.parametrize(("expands", "kernel_shape"), [(True, 1), (True, 3), (False, 1)])

@@ -15,11 +15,11 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
 from narrowpass_xnn_cpu.native.own.fp32_winograd import LARGEST_WEIGHT
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 
@@ -71,15 +71,15 @@ def transformed(x, kernel, pads, tile, *, magnitudes):
     return result[:, : out[0], : out[1]]
 
 
-def check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual=None):
+def check_operator(operator, x, kernel, bias, attributes, epilogue, threads, residual=None):
     """Compare the output of an operator with float64.
 
     Inputs, weights, accumulators and outputs of the transforms are rounded: each rounding is at
     most `EPSILON` of the same computation on magnitudes.
     """
-    exact = convolve(x, kernel, bias, movement)
+    exact = convolve(x, kernel, bias, attributes)
     tile = operator.params.tile
-    most = transformed(x, kernel, movement.pads, tile, magnitudes=True)
+    most = transformed(x, kernel, attributes.pads, tile, magnitudes=True)
     most = most + (0 if bias is None else abs(bias)) + (0 if residual is None else abs(residual))
     got = run(operator, x, exact.shape, threads, residual)
     expected = apply_epilogue(exact, epilogue, residual)
@@ -93,9 +93,9 @@ def test_the_bound_is_of_the_algorithm(tile):
     """The same computation without magnitudes equals the direct convolution."""
     rng = np.random.default_rng(2)
     x, kernel = rng.standard_normal((2, 7, 9, 3)), rng.standard_normal((5, 3, 3, 3))
-    movement = Movement((1, 0, 2, 1))
-    found = transformed(x, kernel, movement.pads, tile, magnitudes=False)
-    np.testing.assert_allclose(found, convolve(x, kernel, None, movement), rtol=0, atol=1e-12)
+    attributes = ConvAttributes((1, 0, 2, 1))
+    found = transformed(x, kernel, attributes.pads, tile, magnitudes=False)
+    np.testing.assert_allclose(found, convolve(x, kernel, None, attributes), rtol=0, atol=1e-12)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -115,20 +115,20 @@ def test_convolutions(
     seed, tile, batch, size, pads, inputs, outputs, epilogue, has_bias, threads
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
-    movement = Movement(pads)
+    attributes = ConvAttributes(pads)
     size = [max(s, 3 - pads[i] - pads[i + 2], 1) for i, s in enumerate(size)]
     x = rng.standard_normal((batch, *size, inputs)).astype(np.float32)
     kernel = rng.standard_normal((outputs, 3, 3, inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32) if has_bias else None
     stored = None if bias is None else Weight.of(bias)
     operator = fp32_winograd.BY_TILE[tile].create(
-        Convolution(Weight.of(kernel), stored, movement, epilogue)
+        Convolution(Weight.of(kernel), stored, attributes, epilogue)
     )
     out = operator.reshape(x.shape, shared(threads))
     residual = None
     if epilogue.residual:
         residual = rng.standard_normal((batch, *out, outputs)).astype(np.float32)
-    check_operator(operator, x, kernel, bias, movement, epilogue, threads, residual)
+    check_operator(operator, x, kernel, bias, attributes, epilogue, threads, residual)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -136,17 +136,17 @@ def test_convolutions(
 def test_work_is_divided_into_blocks_and_panels(tile, threads):
     """Many tiles are divided into blocks; panels of few tiles among threads."""
     rng = np.random.default_rng(3)
-    movement = Movement((1, 1, 1, 1))
+    attributes = ConvAttributes((1, 1, 1, 1))
     for size, channels, outputs in [((40, 46), 40, 20), ((8, 8), 20, 200)]:
         kernel = rng.standard_normal((outputs, 3, 3, channels)).astype(np.float32)
         x = rng.standard_normal((2, *size, channels)).astype(np.float32)
         operator = fp32_winograd.BY_TILE[tile].create(
-            Convolution(Weight.of(kernel), None, movement)
+            Convolution(Weight.of(kernel), None, attributes)
         )
         operator.reshape(x.shape, shared(threads))
         params = operator.params
         assert params.blocks > 1 if size[0] == 40 else params.blocks * params.parts >= threads
-        check_operator(operator, x, kernel, None, movement, Epilogue(), threads)
+        check_operator(operator, x, kernel, None, attributes, Epilogue(), threads)
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -158,7 +158,7 @@ def test_the_residual_may_alias_the_result(tile):
     for function in ("clamp", "silu"):
         epilogue = Epilogue(function, residual="before")
         operator = fp32_winograd.BY_TILE[tile].create(
-            Convolution(Weight.of(kernel), None, Movement(), epilogue)
+            Convolution(Weight.of(kernel), None, ConvAttributes(), epilogue)
         )
         operator.reshape(x.shape, shared(1))
         got = run(operator, x, residual.shape, 1, residual, in_place=True)
@@ -176,13 +176,13 @@ def test_accuracy(tile, largest, usual, channels):
     rng = np.random.default_rng(5)
     kernel = rng.standard_normal((64, 3, 3, channels)).astype(np.float32)
     x = rng.standard_normal((1, 12, 12, channels)).astype(np.float32)
-    movement = Movement((1, 1, 1, 1))
-    expected = convolve(x, kernel, None, movement)
-    magnitudes = convolve(abs(x), abs(kernel), None, movement)
+    attributes = ConvAttributes((1, 1, 1, 1))
+    expected = convolve(x, kernel, None, attributes)
+    magnitudes = convolve(abs(x), abs(kernel), None, attributes)
     errors = []
     for operator in (
-        fp32_winograd.BY_TILE[tile].create(Convolution(Weight.of(kernel), None, movement)),
-        fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, movement)),
+        fp32_winograd.BY_TILE[tile].create(Convolution(Weight.of(kernel), None, attributes)),
+        fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, attributes)),
     ):
         operator.reshape(x.shape, shared(1))
         errors.append(run(operator, x, expected.shape, 1) - expected)
@@ -198,8 +198,8 @@ def test_nonfinite_inputs_stay_in_their_tiles(tile, limits):
     x = np.ones((1, 13, 13, 5), np.float32)
     x[0, 1, 1, 2], x[0, 1, 9, 3], x[0, 9, 1, 4] = np.nan, np.inf, -np.inf
     kernel = np.full((20, 3, 3, 5), 0.125, np.float32)
-    movement = Movement((1, 1, 1, 1))
-    problem = Convolution(Weight.of(kernel), None, movement, Epilogue(limits=limits))
+    attributes = ConvAttributes((1, 1, 1, 1))
+    problem = Convolution(Weight.of(kernel), None, attributes, Epilogue(limits=limits))
     operator = fp32_winograd.BY_TILE[tile].create(problem)
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 13, 13, 20), 1)
@@ -209,7 +209,7 @@ def test_nonfinite_inputs_stay_in_their_tiles(tile, limits):
             for column in range(0, 13, tile):
                 near = row - 1 <= y <= row + tile and column - 1 <= z <= column + tile
                 touched[row : row + tile, column : column + tile] |= near
-    expected = np.clip(convolve(x, kernel, None, movement), *limits)
+    expected = np.clip(convolve(x, kernel, None, attributes), *limits)
     np.testing.assert_allclose(got[0, ~touched], expected[0, ~touched], rtol=1e-5)
     same = np.isclose(got, expected, rtol=1e-5, equal_nan=True)
     assert (same | np.isnan(got)).all()
@@ -222,9 +222,11 @@ def test_numbers_up_to_the_largest_that_are_promised(tile):
     rng = np.random.default_rng(6)
     x = (rng.uniform(-1, 1, (1, 8, 8, 64)) * 2.0**48).astype(np.float32)
     kernel = (rng.uniform(-1, 1, (16, 3, 3, 64)) * LARGEST_WEIGHT).astype(np.float32)
-    operator = fp32_winograd.BY_TILE[tile].create(Convolution(Weight.of(kernel), None, Movement()))
+    operator = fp32_winograd.BY_TILE[tile].create(
+        Convolution(Weight.of(kernel), None, ConvAttributes())
+    )
     operator.reshape(x.shape, shared(1))
-    check_operator(operator, x, kernel, None, Movement(), Epilogue(), 1)
+    check_operator(operator, x, kernel, None, ConvAttributes(), Epilogue(), 1)
 
 
 @pytest.mark.parametrize("weight", [np.nan, np.inf, -np.inf, 3e38])
@@ -232,10 +234,12 @@ def test_weights_that_are_too_large_are_multiplied_directly(weight):
     kernel = np.ones((64, 3, 3, 64), np.float32)
     kernel[3, 1, 2, 5] = weight
     image = 1, 56, 56
-    operator = create_convolution(Convolution(Weight.of(kernel), None, Movement(), image=image))
+    operator = create_convolution(
+        Convolution(Weight.of(kernel), None, ConvAttributes(), image=image)
+    )
     assert operator.kernel is fp32.CONVOLUTION
     with pytest.raises(UnfitError, match="not finite, or above"):
-        fp32_winograd.BY_TILE[4].create(Convolution(Weight.of(kernel), None, Movement()))
+        fp32_winograd.BY_TILE[4].create(Convolution(Weight.of(kernel), None, ConvAttributes()))
     # In a session of the weights cache too.
     moved = kernel.transpose(0, 3, 1, 2)
     (plan,) = compile_model(one_node("Conv", [[1, 64, 56, 56], moved])).explain()
@@ -320,29 +324,29 @@ RESNET = {(56, 64): (4, 4), (28, 128): (4, 4), (14, 256): (2, 4), (7, 512): (0, 
 def test_the_choice_follows_sizes(size):
     """Tiles get smaller where weights are many, down to none where reading them takes longest."""
     pixels, channels = size
-    movement = Movement((1, 1, 1, 1))
+    attributes = ConvAttributes((1, 1, 1, 1))
     kernel = channels, 3, 3, channels
     for lanes, tile in zip((16, 8), RESNET[size], strict=True):
-        assert tile_for(kernel, movement, (1, pixels, pixels), lanes) == tile
-    assert tile_for(kernel, movement, None, 8) == 0
-    assert tile_for((64, 3, 3, 64), movement, (1, None, None), 8) == 4
-    assert tile_for((64, 3, 3, 64), movement, (1, 2, None), 8) < 4
-    assert tile_for((channels, 3, 1, channels), movement, (1, pixels, pixels), 8) == 0
+        assert tile_for(kernel, attributes, (1, pixels, pixels), lanes) == tile
+    assert tile_for(kernel, attributes, None, 8) == 0
+    assert tile_for((64, 3, 3, 64), attributes, (1, None, None), 8) == 4
+    assert tile_for((64, 3, 3, 64), attributes, (1, 2, None), 8) < 4
+    assert tile_for((channels, 3, 1, channels), attributes, (1, pixels, pixels), 8) == 0
 
 
 @pytest.mark.parametrize(
-    ("movement", "tile", "shape", "message"),
+    ("attributes", "tile", "shape", "message"),
     [
-        (Movement(strides=(1, 2)), 2, (1, 4, 4, 4), "no tiles"),
-        (Movement(dilations=(2, 1)), 2, (1, 8, 8, 4), "no tiles"),
-        (Movement((-1, 0, 0, 0)), 2, (1, 4, 4, 4), "padding"),
-        (Movement(), 4, (1, 4, 4, 5), "4 channels got 5"),
-        (Movement(), 4, (1, 2, 4, 4), "window of 3 is larger"),
+        (ConvAttributes(strides=(1, 2)), 2, (1, 4, 4, 4), "no tiles"),
+        (ConvAttributes(dilations=(2, 1)), 2, (1, 8, 8, 4), "no tiles"),
+        (ConvAttributes((-1, 0, 0, 0)), 2, (1, 4, 4, 4), "padding"),
+        (ConvAttributes(), 4, (1, 4, 4, 5), "4 channels got 5"),
+        (ConvAttributes(), 4, (1, 2, 4, 4), "kernel window of 3 is larger"),
     ],
 )
-def test_invalid_convolutions_are_refused(movement, tile, shape, message):
+def test_invalid_convolutions_are_refused(attributes, tile, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), np.float32))
     with pytest.raises(BackendError, match=message):
-        fp32_winograd.BY_TILE[tile].create(Convolution(kernel, None, movement)).reshape(
+        fp32_winograd.BY_TILE[tile].create(Convolution(kernel, None, attributes)).reshape(
             shape, shared(1)
         )

@@ -30,9 +30,9 @@ from narrowpass.errors import BundleError, NarrowpassError
 from narrowpass.ir.io import MappedTensor
 from narrowpass_planning.weights.file import HEADER, PackedFile, UnusableError, write
 from narrowpass_planning.weights.weight import Blocks, Weight
-from narrowpass_xnn_cpu.native.own import blocks, fp32
+from narrowpass_xnn_cpu.native.own import block_quantized, fp32
 from narrowpass_xnn_cpu.native.packer import PACKER
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
@@ -231,9 +231,11 @@ def _operators() -> list[Callable[[Any], Any]]:
     stored = Blocks(integers, weight("e", 6, 2), None, 16, 32, 4)
     return [
         lambda session: xnn_matmul.create(Matmul(matrix, None), session),
-        lambda session: xnn_convolution.create(Convolution(image, bias, Movement()), session),
-        lambda session: fp32.CONVOLUTION.create(Convolution(image, bias, Movement()), session),
-        lambda session: blocks.MATMUL.create(Matmul(stored, None), session),
+        lambda session: xnn_convolution.create(Convolution(image, bias, ConvAttributes()), session),
+        lambda session: fp32.CONVOLUTION.create(
+            Convolution(image, bias, ConvAttributes()), session
+        ),
+        lambda session: block_quantized.MATMUL.create(Matmul(stored, None), session),
     ]
 
 

@@ -27,11 +27,11 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own import bf16
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, RESIDUALS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
 
@@ -49,16 +49,16 @@ def run(*arguments, **options):
         return fp32_kit.run(*arguments, **options)
 
 
-def compare(got, x, kernel, bias, movement, limits=UNBOUNDED):
+def compare(got, x, kernel, bias, attributes, limits=UNBOUNDED):
     """Assert what rounding explains, and no more."""
-    rounded = convolve(bfloat16(x), kernel, bias, movement)
-    magnitudes = convolve_magnitudes(bfloat16(x), kernel, bias, movement)
+    rounded = convolve(bfloat16(x), kernel, bias, attributes)
+    magnitudes = convolve_magnitudes(bfloat16(x), kernel, bias, attributes)
     count = np.prod(kernel.shape[1:]) + 1
     clipped = np.clip(rounded, *limits)
     np.testing.assert_array_less(abs(got - clipped), count * UNIT * magnitudes + 1e-30)
     # The sum of what was given: inputs are off by a half of bfloat16's last place, or by less.
-    exact = convolve(x, kernel, bias, movement)
-    allowed = (EPSILON + count * UNIT) * convolve_magnitudes(x, kernel, bias, movement) + 1e-30
+    exact = convolve(x, kernel, bias, attributes)
+    allowed = (EPSILON + count * UNIT) * convolve_magnitudes(x, kernel, bias, attributes) + 1e-30
     np.testing.assert_array_less(abs(got - np.clip(exact, *limits)), allowed)
 
 
@@ -81,16 +81,16 @@ def test_convolutions(
     has_bias, threads,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
-    movement = Movement(pads, strides, dilations, groups)
-    size = valid_image_size(size, kernel_shape, movement)
+    attributes = ConvAttributes(pads, strides, dilations, groups)
+    size = valid_image_size(size, kernel_shape, attributes)
     x = numbers(rng, batch, *size, inputs * groups)
     kernel = numbers(rng, outputs * groups, *kernel_shape, inputs).astype(ml_dtypes.bfloat16)
     bias = numbers(rng, outputs * groups) if has_bias else None
-    problem = Convolution(Weight.of(kernel), weight_of(bias), movement, Epilogue(limits=limits))
+    problem = Convolution(Weight.of(kernel), weight_of(bias), attributes, Epilogue(limits=limits))
     operator = bf16.CONVOLUTION.create(problem)
     height, width = operator.reshape(x.shape, shared(threads))
     got = run(operator, x, (batch, height, width, outputs * groups), threads)
-    compare(got, x, kernel, bias, movement, limits)
+    compare(got, x, kernel, bias, attributes, limits)
 
 
 @QUICK
@@ -116,7 +116,7 @@ def test_matmul(seed, rows, inputs, outputs, limits, has_bias, transposed, threa
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), threads)
     image, pointwise = x[None, :, None], kernel[:, None, None]
-    compare(got[None, :, None], image, pointwise, bias, Movement(), limits)
+    compare(got[None, :, None], image, pointwise, bias, ConvAttributes(), limits)
 
 
 @pytest.mark.parametrize("near", [0, 1 << 30])
@@ -124,17 +124,21 @@ def test_matmul(seed, rows, inputs, outputs, limits, has_bias, transposed, threa
 def test_row_tiles_chunks_and_parts(threads, near, monkeypatch):
     """Small tiles, so that there are many."""
     monkeypatch.setattr(bf16, "_NEAR_BYTES", near)
-    monkeypatch.setattr(bf16, "_BAND_BYTES", 1 << 12)
+    monkeypatch.setattr(bf16, "_ROW_TILE_BYTES", 1 << 12)
     rng = np.random.default_rng(3)
     kernel = numbers(rng, 40, 3, 3, 6).astype(ml_dtypes.bfloat16)
     x = numbers(rng, 2, 9, 30, 6)
-    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement((1, 1, 1, 1))))
+    operator = bf16.CONVOLUTION.create(
+        Convolution(Weight.of(kernel), None, ConvAttributes((1, 1, 1, 1)))
+    )
     operator.reshape(x.shape, shared(threads))
     params = operator.params
     assert params.row_tiles > 1
     assert (params.chunk < params.row_tile * 30) is (near > 0)
-    assert params.batch * params.row_tiles * params.parts > threads
-    compare(run(operator, x, (2, 9, 30, 40), threads), x, kernel, None, Movement((1, 1, 1, 1)))
+    assert params.image.batch * params.row_tiles * params.parts > threads
+    compare(
+        run(operator, x, (2, 9, 30, 40), threads), x, kernel, None, ConvAttributes((1, 1, 1, 1))
+    )
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -146,7 +150,9 @@ def test_epilogues(function, residual):
     kernel = (numbers(rng, 45, 1, 1, 10) / 3).astype(ml_dtypes.bfloat16)
     limits = (-0.5, 1.5) if function == "clamp" else UNBOUNDED
     epilogue = Epilogue(function, limits, residual)
-    operator = bf16.CONVOLUTION.create(Convolution(Weight.of(kernel), None, Movement(), epilogue))
+    operator = bf16.CONVOLUTION.create(
+        Convolution(Weight.of(kernel), None, ConvAttributes(), epilogue)
+    )
     operator.reshape(x.shape, shared(1))
     added = other if residual else None
     got = run(operator, x, other.shape, 1, added)
@@ -154,8 +160,8 @@ def test_epilogues(function, residual):
         # The result may lie where the residual did.
         inside = run(operator, x, other.shape, 1, added, in_place=True)
         np.testing.assert_array_equal(inside, got)
-    accumulators = convolve(bfloat16(x), kernel, None, Movement())
-    magnitudes = convolve_magnitudes(bfloat16(x), kernel, None, Movement())
+    accumulators = convolve(bfloat16(x), kernel, None, ConvAttributes())
+    magnitudes = convolve_magnitudes(bfloat16(x), kernel, None, ConvAttributes())
     # The functions' slopes are at most 1.2, their own errors a few units of what goes in.
     limit = 30 * UNIT * (magnitudes + 2 * abs(other) + abs(accumulators))
     np.testing.assert_array_less(abs(got - apply_epilogue(accumulators, epilogue, other)), limit)
@@ -168,12 +174,12 @@ def test_nonfinite_inputs_reach_their_output_pixels_only(limits, width):
     x = np.ones((1, 9, 9, width), np.float32)
     x[0, 1, 1, 2], x[0, 1, 7, 3], x[0, 7, 1, 0] = np.nan, np.inf, -np.inf
     kernel = np.full((40, 3, 3, width), 0.125, ml_dtypes.bfloat16)
-    movement = Movement((1, 1, 1, 1))
-    problem = Convolution(Weight.of(kernel), None, movement, Epilogue(limits=limits))
+    attributes = ConvAttributes((1, 1, 1, 1))
+    problem = Convolution(Weight.of(kernel), None, attributes, Epilogue(limits=limits))
     operator = bf16.CONVOLUTION.create(problem)
     operator.reshape(x.shape, shared(1))
     got = run(operator, x, (1, 9, 9, 40), 1)
-    expected = np.clip(convolve(x, kernel, None, movement), *limits)
+    expected = np.clip(convolve(x, kernel, None, attributes), *limits)
     np.testing.assert_array_equal(got, expected)
     assert np.isnan(got).sum() == 9 * 40
 
@@ -204,20 +210,20 @@ def test_all_instruction_sets_return_the_same_bits(bf16_code, monkeypatch):
     x = numbers(rng, 1, 11, 10, 19) * np.float32(2.0) ** rng.integers(-60, 60, (1, 11, 10, 19))
     kernel = numbers(rng, 50, 3, 2, 19).astype(ml_dtypes.bfloat16)
     bias = numbers(rng, 50)
-    movement = Movement((1, 0, 1, 1), (2, 1), (1, 2))
+    attributes = ConvAttributes((1, 0, 1, 1), (2, 1), (1, 2))
     results = []
     for target in (bf16_code, "plain"):
         monkeypatch.setattr(kernels, "TARGET", target)
         operator = bf16.CONVOLUTION.create(
-            Convolution(Weight.of(kernel), Weight.of(bias), movement)
+            Convolution(Weight.of(kernel), Weight.of(bias), attributes)
         )
         height, width = operator.reshape(x.shape, shared(1))
         results.append(run(operator, x, (1, height, width, 50), 1))
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize(("movement", "shape", "message"), REFUSED)
-def test_invalid_convolutions_are_refused(movement, shape, message):
+@pytest.mark.parametrize(("attributes", "shape", "message"), REFUSED)
+def test_invalid_convolutions_are_refused(attributes, shape, message):
     kernel = Weight.of(np.ones((16, 3, 3, 4), ml_dtypes.bfloat16))
     with pytest.raises(BackendError, match=message):
-        bf16.CONVOLUTION.create(Convolution(kernel, None, movement)).reshape(shape, shared(1))
+        bf16.CONVOLUTION.create(Convolution(kernel, None, attributes)).reshape(shape, shared(1))

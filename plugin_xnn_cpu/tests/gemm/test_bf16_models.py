@@ -13,7 +13,7 @@ from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
+from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
 
@@ -110,7 +110,7 @@ def test_models_run_natively_and_within_rounding(name):
         assert all(("in bfloat16" in kernel) is pairs for kernel in convolutions)
         # XNNPACK has a kernel too, for processors with AVX512-BF16, where ours is the plain one.
         ours = classifier == "fully connected in bfloat16"
-        assert ours is not bf16_passed_over(None, target.current())
+        assert ours is not bf16_reject_reason(None, target.current())
     wide = ir.to_proto(maker.model("float32", shape, output))
     rng = np.random.default_rng(1)
     for size in shapes:

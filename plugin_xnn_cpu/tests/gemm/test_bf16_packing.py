@@ -10,7 +10,7 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own import bf16
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.weights_cache import shared
@@ -69,9 +69,9 @@ def test_packed_weights_are_shared_by_all_instruction_sets(monkeypatch):
             bf16.MATMUL.create(Matmul(weight(40, 30), None, Epilogue()), session)
         assert session.counts.hits == len(kernels.TARGETS) - 1
         # A matmul shares the packing of a 1x1 convolution, not of one with another kernel shape.
-        bf16.CONVOLUTION.create(Convolution(weight(40, 2, 3, 5), None, Movement()), session)
-        bf16.CONVOLUTION.create(Convolution(weight(40, 3, 2, 5), None, Movement()), session)
+        bf16.CONVOLUTION.create(Convolution(weight(40, 2, 3, 5), None, ConvAttributes()), session)
+        bf16.CONVOLUTION.create(Convolution(weight(40, 3, 2, 5), None, ConvAttributes()), session)
         bf16.CONVOLUTION.create(
-            Convolution(weight(40, 1, 1, 30), None, Movement(groups=2)), session
+            Convolution(weight(40, 1, 1, 30), None, ConvAttributes(groups=2)), session
         )
         assert session.counts.hits == len(kernels.TARGETS) - 1

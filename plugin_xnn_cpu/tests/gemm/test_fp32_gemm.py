@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.own import fp32
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
 

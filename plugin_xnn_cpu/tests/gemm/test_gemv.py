@@ -13,22 +13,22 @@ from xnn_kit import compile_model
 
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import kernels, target
-from narrowpass_xnn_cpu.native.own import few_rows, fp32, panels
+from narrowpass_xnn_cpu.native.own import fp32, gemv, panels
 from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
-from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 pytestmark = pytest.mark.once
 
 UNBOUNDED = (-np.inf, np.inf)
-KINDS = ("float32", "float16", "int8", "int8 rows", "table")
+KINDS = ("float32", "float16", "int8", "table")
 
 
 def reads_with_avx2(kind: str, operator) -> bool:
     """Return whether panels have the width of AVX2; those of AVX-512 are wider."""
-    return kind in ("table", "int8 rows") or operator._panels.layout.width == 16
+    return kind == "table" or operator._panels.layout.width == 16
 
 
 def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, epilogue=None):
@@ -38,48 +38,37 @@ def create(kind: str, outputs: int, channels: int, seed: int, limits=UNBOUNDED, 
     bias = rng.standard_normal(outputs).astype(np.float32)
     if kind == "table":
         matrix = rng.standard_normal((outputs, channels)).astype(np.float32)
-        return few_rows.TABLE.create(Matmul(Weight.of(matrix), None, epilogue)), matrix, 0.0 * bias
+        return gemv.UNPACKED.create(Matmul(Weight.of(matrix), None, epilogue)), matrix, 0.0 * bias
     with WeightsCache().begin() as session:
         if kind == "float32":
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
             operator = fp32.MATMUL.create(
                 Matmul(Weight.of(matrix), Weight.of(bias), epilogue), session
             )
-            return operator.for_few_rows(epilogue), matrix, bias.astype(np.float64)
+            return operator.gemv(epilogue), matrix, bias.astype(np.float64)
         if kind == "float16":
-            if not has_half_gemm():
+            if not has_float16_gemm():
                 return None, None, None
             matrix = rng.standard_normal((outputs, channels)).astype(kind)
             operator = xnn_matmul.create(Matmul(Weight.of(matrix), Weight.of(bias)), session)
             bias = bias.astype(kind)  # as XNNPACK packs it
-            few = operator.for_few_rows(epilogue)
+            few = operator.gemv(epilogue)
             return few, matrix.astype(np.float64), bias.astype(np.float64)
         integers = rng.integers(-127, 128, (outputs, channels), np.int8)
         scale = (rng.random(outputs) + 0.5).astype(np.float32)
         stored = Quantized(Weight.of(integers), Weight.of(scale), None, 0)
-        rows_too = kind == "int8 rows"
         operator = xnn_matmul.create(
-            Matmul(
-                stored,
-                Weight.of(bias),
-                Epilogue(limits=limits),
-                operand=PerToken() if rows_too else None,
-            ),
-            session,
+            Matmul(stored, Weight.of(bias), Epilogue(limits=limits)), session
         )
-        few = operator.for_few_rows(epilogue)
+        few = operator.gemv(epilogue)
         matrix = integers * scale[:, None].astype(np.float64)
-        return (few and operator) if rows_too else few, matrix, bias.astype(np.float64)
+        return few, matrix, bias.astype(np.float64)
 
 
-def bound(kind: str, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return the error bound: float32 accumulation, and dynamic quantization of rows."""
+def bound(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Return the error bound of float32 accumulation."""
     magnitudes = np.abs(x).astype(np.float64) @ np.abs(matrix).T + 1
-    allowed = (x.shape[1] + 8) * 2.0**-24 * magnitudes
-    if kind == "int8 rows":
-        steps = np.maximum(x.max(1), 0) - np.minimum(x.min(1), 0)
-        allowed += steps[:, None] / 509 * np.abs(matrix).sum(1)
-    return allowed
+    return (x.shape[1] + 8) * 2.0**-24 * magnitudes
 
 
 @pytest.mark.parametrize("target", ["best", "avx2", "plain"])
@@ -88,7 +77,7 @@ def bound(kind: str, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 @given(
     outputs=st.one_of(st.integers(1, 200), st.sampled_from([256, 544, 1024, 1056])),
     channels=st.one_of(st.integers(1, 70), st.sampled_from([128, 511])),
-    rows=st.integers(1, few_rows.MOST_ROWS),
+    rows=st.integers(1, gemv.MAX_ROWS),
     threads=st.integers(1, 3),
     seed=st.integers(0, 1 << 20),
     clamped=st.booleans(),
@@ -106,7 +95,7 @@ def test_gemv(target, kind, outputs, channels, rows, threads, seed, clamped):
         result = run(operator, x, threads)
     exact = x.astype(np.float64) @ matrix.T + bias
     wanted = np.clip(exact, *limits)
-    assert (np.abs(result - wanted) <= bound(kind, x, matrix)).all()
+    assert (np.abs(result - wanted) <= bound(x, matrix)).all()
 
 
 @pytest.mark.parametrize("target", ["best", "plain"])
@@ -115,7 +104,7 @@ def test_gemv(target, kind, outputs, channels, rows, threads, seed, clamped):
 @given(
     outputs=st.one_of(st.integers(1, 70), st.sampled_from([192, 256, 1024, 1040])),
     channels=st.integers(1, 40),
-    rows=st.integers(1, few_rows.MOST_ROWS),
+    rows=st.integers(1, gemv.MAX_ROWS),
     function=st.sampled_from(FUNCTIONS),
     residual=st.sampled_from(["", "before", "after"]),
     in_place=st.booleans(),
@@ -138,13 +127,14 @@ def test_epilogues(target, kind, outputs, channels, rows, function, residual, in
     before, last = (added if residual == place else 0 for place in ("before", "after"))
     wanted = after(function, accumulators + before) + last
     # The functions' own error is 1e-6 of their argument at most, and their slope below 1.2.
-    allowed = 1.2 * bound(kind, x, matrix) + 3e-6 * (np.abs(accumulators) + 2)
+    allowed = 1.2 * bound(x, matrix) + 3e-6 * (np.abs(accumulators) + 2)
     assert (np.abs(result - wanted) <= allowed).all()
 
 
-@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "int8 rows"])
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 def test_there_is_such_an_operator_on_processors_with_avx_512(kind):
-    if few_rows.extension().lib.np_gemv_panel_width(3) == 0:
+    lib = gemv.extension().lib
+    if lib.np_isa() < lib.NP_TARGET_AVX512VNNI:
         pytest.skip("no AVX-512 with VNNI")
     assert create(kind, 256, 64, 0)[0] is not None
 
@@ -170,7 +160,7 @@ def test_nan_and_infinity_stay(kind, target, monkeypatch):
 
 def test_matrices_in_another_layout_run_on_xnnpack(monkeypatch):
     look = xnn_matmul._layout.__wrapped__
-    kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4, 1)}
+    kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4)}
     monkeypatch.setattr(panels, "_KINDS", kinds)
     assert look("float16", 64) is None
 
@@ -203,6 +193,6 @@ def test_a_tied_embedding_is_multiplied_in_place(rows):
         stats = program.stats()["weights"]
     (wanted,) = ReferenceEvaluator(model).run(None, {"ids": ids})
     np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-4)
-    if target.current().reads_tables:
+    if target.current().reads_unpacked:
         packed = stats["heap_bytes"] + stats["mapped_bytes"]
-        assert (packed == 0) == (rows <= few_rows.MOST_ROWS)
+        assert (packed == 0) == (rows <= gemv.MAX_ROWS)

@@ -12,8 +12,8 @@ from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import cpu, target
-from narrowpass_xnn_cpu.native.table.matmul import bf16_passed_over
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 RNG = np.random.default_rng(9)
 NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -179,9 +179,9 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
     program = compile_model(model)
     kernel = kernel_of_matmul(program)
     if name == "float16":
-        fast = rows <= 8 and size[0] * size[1] >= 1 << 19 and has_half_gemm()
+        fast = rows <= 8 and size[0] * size[1] >= 1 << 19 and has_float16_gemm()
         assert kernel.endswith(f" in {'float16' if fast else 'float32'}")
-    elif not bf16_passed_over(rows, target.current()):
+    elif not bf16_reject_reason(rows, target.current()):
         assert kernel == "fully connected in bfloat16"
     else:
         # In float32 only where the processor cannot multiply bfloat16.
@@ -193,7 +193,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
     # Rows and matrix are exact in their type: accumulators and results are rounded.
     unit = 2.0**-11 if name == "float16" else 2.0**-8
     allowed = 4 * unit * (1 + np.abs(exact))
-    if kernel.endswith(" in float16") and not cpu.sums_halves_in_float32():
+    if kernel.endswith(" in float16") and not cpu.accumulates_float16_in_float32():
         # Each accumulator is rounded to float16.
         sizes = np.abs(x).astype(np.float64) @ np.abs(weights["w"]).astype(np.float64)
         allowed += size[0] * unit * sizes
@@ -203,7 +203,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
 def test_a_float16_matmul_of_changing_rows():
     model = matmul("float16", "rows", 1024, 513)
     program = compile_model(model)
-    expected = "in float16 up to 8 rows, else float32" if has_half_gemm() else "in float32"
+    expected = "in float16 up to 8 rows, else float32" if has_float16_gemm() else "in float32"
     assert kernel_of_matmul(program).endswith(expected)
     for rows in (1, 20, 8, 1, 9, 0):
         feeds = {"x": RNG.standard_normal((rows, 1024)).astype(np.float16)}

@@ -64,7 +64,7 @@ def block_matmul(columns, outputs, block, bits, *, zeros, bias=None, low=None):
     return model, (moved * np.repeat(scales.astype(float), block, 1)).T
 
 
-@pytest.mark.parametrize("target", ["best", "avx2", "plain"])
+@pytest.mark.parametrize("target", ["best", "avx512", "avx2", "plain"])
 @QUICK
 @given(
     rows=st.integers(1, 30),

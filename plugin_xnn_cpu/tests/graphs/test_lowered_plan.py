@@ -155,7 +155,7 @@ def test_lowered_operations_have_layouts_and_constants_names_of_contents():
     assert plan == text(network(), "layout")
 
 
-WITHOUT_THE_LIBRARY = """
+ABSENT = """
 import sys
 from importlib.abc import MetaPathFinder
 
@@ -165,6 +165,8 @@ class Absent(MetaPathFinder):
             raise ImportError("there is no extension")
 
 sys.meta_path.insert(0, Absent())
+"""
+PRINT_STAGE = f"""{ABSENT}
 import onnx
 import onnx_ir as ir
 from narrowpass import CompileOptions
@@ -187,7 +189,7 @@ def test_a_stage_before_packing_needs_no_library(stage, tmp_path):
     paths = [tmp_path / f"{number}.onnx" for number in range(len(models))]
     for model, path in zip(models, paths, strict=True):
         onnx.save(model, path)
-    command = [sys.executable, "-c", WITHOUT_THE_LIBRARY, stage, *map(str, paths)]
+    command = [sys.executable, "-c", PRINT_STAGE, stage, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout == "".join(text(model, stage) for model in models)
@@ -197,9 +199,21 @@ def test_a_stage_before_packing_needs_no_library(stage, tmp_path):
 def test_packing_and_binding_need_the_library(stage, tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(network(), path)
-    command = [sys.executable, "-c", WITHOUT_THE_LIBRARY, stage, str(path)]
+    command = [sys.executable, "-c", PRINT_STAGE, stage, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "xnn-cpu is not available" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["xnn-cpu", "xnn-cpu{winograd=false}"])
+def test_the_command_prints_a_stage_without_the_library(backend, tmp_path):
+    path = str(tmp_path / "m.onnx")
+    onnx.save(network(), path)
+    arguments = ["explain", path, "--stage", "select", "--backend", backend]
+    code = f"{ABSENT}\nfrom narrowpass.cli import main\nmain()"
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == explain(*arguments[1:]).stdout
 
 
 @pytest.mark.parametrize(
@@ -208,7 +222,8 @@ def test_packing_and_binding_need_the_library(stage, tmp_path):
         ('%1 "y" float32 = unary(%0) {function: "abs"}', "%0 is not defined"),
         ('input "x" %0 "x" float32 what', "too much"),
         ('input "x" %0 "x" float32\n%1 "y" float32 = nothing(%0)', "no computation 'nothing'"),
-        ('input "x" %0 "x" float32\n%1 "y" float32 = unary(%0) {size: 3}', "size"),
+        ('input "x" %0 "x" float32\n%1 "y" float32 = unary(%0) {size: 3}', "no field 'size'"),
+        ('input "x" %0 "x" float32\n%1 "y" float32 = unary(%0)', "needs a field 'function'"),
         ('output "y" %7', "%7 is not defined"),
         ("input ?", "cannot read"),
     ],

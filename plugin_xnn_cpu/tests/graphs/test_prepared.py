@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.prepared import PreparedRun
 
 RNG = np.random.default_rng(5)
 
@@ -47,14 +47,14 @@ def feeds(rows=3):
 def prepared(monkeypatch):
     """Return a list with an entry for each run: whether it used the prepared plan."""
     found = []
-    run = Prepared.run
+    run = PreparedRun.run
 
     def watched(self, given):
         results = run(self, given)
         found.append(results is not None)
         return results
 
-    monkeypatch.setattr(Prepared, "run", watched)
+    monkeypatch.setattr(PreparedRun, "run", watched)
     return found
 
 

@@ -350,7 +350,7 @@ def test_threads_out_of_range(threads):
 
 
 def test_pools_are_shared_and_freed():
-    from narrowpass_xnn_cpu.native.pool import shared
+    from narrowpass_xnn_cpu.native.runtime.pool import shared
 
     first, second = compile_model(network(), threads=3), compile_model(network(), threads=3)
     assert first._pool is second._pool is shared(3)

@@ -19,15 +19,15 @@ from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import int8, int8_convolution
-from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
+    AddS8,
     Quantization,
     Requantized,
-    SumS8,
     UnfitError,
 )
-from narrowpass_xnn_cpu.native.tape import Tape, aligned
+from narrowpass_xnn_cpu.native.runtime.pool import shared
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary
 
 pytestmark = pytest.mark.once
@@ -81,7 +81,7 @@ def test_a_fused_residual_equals_a_separate_addition(
     seed, first, second, output, limits, size, inputs, outputs, extent, threads, raised, wide
 ):
     """A convolution with a fused residual equals one alone, added by XNNPACK and clamped."""
-    if int8.layout() is not int8.QUADS:
+    if int8.layout() is not int8.VNNI:
         return
     rng = np.random.default_rng(seed)
     kernel = bytes_of(rng, (outputs, extent, extent, inputs), False, -127)
@@ -94,18 +94,18 @@ def test_a_fused_residual_equals_a_separate_addition(
     requantized = Requantized(Quantization(0.5, 3), first)
     x = bytes_of(rng, (*size, inputs), False)
     other = bytes_of(rng, (*size, outputs), False)
-    movement = Movement((extent // 2,) * 4)
+    attributes = ConvAttributes((extent // 2,) * 4)
     results = []
     for joined in (False, True):
         operator = int8_convolution.CONVOLUTION.create(
-            Convolution(stored, None, movement, requantized)
+            Convolution(stored, None, attributes, requantized)
         )
         try:
             if joined:
                 Binary("add", (first, second, output))
                 assert operator.can_add
                 operator = operator.variant(
-                    added=SumS8.of(first, second, output, limits),
+                    added=AddS8.of(first, second, output, limits),
                     offsets=Offsets(output=raised, added=raised),
                 )
                 assert not operator.can_add
@@ -129,7 +129,7 @@ def test_every_pair_of_bytes():
         scales = np.exp(rng.uniform(-5, 0, 3)).astype(np.float32).tolist()
         zeros = rng.integers(-128, 128, 3).tolist()
         first, second, output = (Quantization(*one) for one in zip(scales, zeros, strict=True))
-        s = SumS8.of(first, second, output, (-128, 127))
+        s = AddS8.of(first, second, output, (-128, 127))
         whole = a.astype(np.int64) * s.own + b.astype(np.int64) * s.other + s.bias
         assert np.abs(whole).max() < 2**31
         right = np.clip((whole >> s.shift) + s.zero, -128, 127)
@@ -171,7 +171,7 @@ def test_residual_blocks(relu, swapped, twice):
             kernels.append([plan.kernel for plan in program.explain() if plan.op_type == "Add"])
     np.testing.assert_array_equal(*results)
     assert kernels[1] in (["xnn add int8"], ["xnn add int8 + table"])
-    joined = int8.layout() is int8.QUADS
+    joined = int8.layout() is int8.VNNI
     assert (kernels[0] == ["convolution int8 and add"]) == joined
 
 
@@ -184,8 +184,8 @@ def test_bytes_are_raised_between_convolutions(kept):
         (partition,) = program._methods["main"].partitions
     steps = [s for s in partition.steps if isinstance(s.op.computation, Conv2dInt8)]
     found = [step.packed for step in steps]
-    can = int8.layout() is int8.QUADS
-    assert [step.op.computation.takes_offset for step in steps] == [can, can]
+    can = int8.layout() is int8.VNNI
+    assert [step.op.computation.supports_offset for step in steps] == [can, can]
     if not can:
         return
     short, long = sorted(found, key=lambda operator: operator.can_add, reverse=True)

@@ -21,10 +21,10 @@ from int8_kernels_kit import (
 
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.own import int8_convolution, int8_depthwise, int8_winograd
-from narrowpass_xnn_cpu.native.own.tiling import divide
-from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.own.tiling import balance_tasks
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT, Quantization, Requantized
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 
 pytestmark = pytest.mark.once
 
@@ -69,7 +69,7 @@ def test_convolutions(
     has_bias, extreme, threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
-    movement = Movement(pads, strides, dilations, groups)
+    attributes = ConvAttributes(pads, strides, dilations, groups)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
     size = [
         max(s, r - pads[i] - pads[i + 2], 1)
@@ -83,11 +83,11 @@ def test_convolutions(
         Convolution(
             Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
             None if bias is None else Weight.of(bias),
-            movement,
+            attributes,
             requantized,
         )
     )
-    accumulators = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    accumulators = convolve(x, kernel, bias, attributes, requantized.input.zero_point)
     got, _ = run_raised(operator, x, accumulators.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
 
@@ -109,7 +109,7 @@ def test_winograd(
     seed, batch, size, pads, inputs, outputs, requantized, has_bias, extreme, threads
 ):
     rng = np.random.default_rng(seed)
-    movement = Movement(pads)
+    attributes = ConvAttributes(pads)
     size = [max(s, 3 - a - b, 1) for s, a, b in zip(size, pads, pads[2:], strict=False)]
     x = bytes_of(rng, (batch, *size, inputs), extreme)
     kernel = bytes_of(rng, (outputs, 3, 3, inputs), extreme, LEAST_WEIGHT)
@@ -119,11 +119,11 @@ def test_winograd(
         Convolution(
             Quantized(Weight.of(kernel), Weight.of(scales), None, 0),
             None if bias is None else Weight.of(bias),
-            movement,
+            attributes,
             requantized,
         )
     )
-    accumulators = convolve(x, kernel, bias, movement, requantized.given.zero_point)
+    accumulators = convolve(x, kernel, bias, attributes, requantized.input.zero_point)
     assert operator.reshape(x.shape, shared(threads)) == accumulators.shape[1:3]
     got = run(operator, x, accumulators.shape, np.int8, threads)
     np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
@@ -138,10 +138,10 @@ def test_winograd_of_the_largest_accumulators(sign):
     requantized = Requantized(Quantization(1.0, -128), Quantization(1.0, 3))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
     operator = int8_winograd.WINOGRAD.create(
-        Convolution(stored, None, Movement((1, 1, 1, 1)), requantized)
+        Convolution(stored, None, ConvAttributes((1, 1, 1, 1)), requantized)
     )
     operator.reshape(x.shape, shared(1))
-    accumulators = convolve(x, kernel, None, Movement((1, 1, 1, 1)), -128)
+    accumulators = convolve(x, kernel, None, ConvAttributes((1, 1, 1, 1)), -128)
     assert np.abs(accumulators).max() > 0.99 * 2**29
     got = run(operator, x, accumulators.shape, np.int8, 1)
     np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
@@ -168,7 +168,7 @@ def test_depthwise(
     extreme, threads, raised,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
-    movement = Movement(pads, strides, dilations, channels)
+    attributes = ConvAttributes(pads, strides, dilations, channels)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
     size = [
         max(s, r - pads[i] - pads[i + 2], 1)
@@ -182,12 +182,12 @@ def test_depthwise(
         Convolution(
             Quantized(Weight.of(kernel), Weight.of(scales), None, 2),
             None if bias is None else Weight.of(bias),
-            movement,
+            attributes,
             requantized,
             depthwise=True,
         )
     )
-    seen = im2col_view(x, kernel_shape, movement, requantized.given.zero_point)
+    seen = im2col_view(x, kernel_shape, attributes, requantized.input.zero_point)
     accumulators = (seen * kernel.astype(np.int64)).sum((3, 4)) + (0 if bias is None else bias)
     got, _ = run_raised(operator, x, accumulators.shape, threads, raised)
     np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
@@ -200,7 +200,7 @@ def test_halves_go_to_even():
         Weight.of(np.zeros((600, 1, 1, 1), np.int8)), Weight.of(np.ones(1, "f4")), None, 0
     )
     operator = int8_convolution.CONVOLUTION.create(
-        Convolution(kernel, Weight.of(accumulators), Movement(), requantized)
+        Convolution(kernel, Weight.of(accumulators), ConvAttributes(), requantized)
     )
     operator.reshape((1, 1, 1, 1), shared(1))
     got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (600,), np.int8, 1)
@@ -215,7 +215,7 @@ def test_results_far_beyond_the_range():
         Weight.of(np.zeros((20, 1, 1, 1), np.int8)), Weight.of(np.ones(1, "f4")), None, 0
     )
     operator = int8_convolution.CONVOLUTION.create(
-        Convolution(kernel, Weight.of(bias), Movement(), requantized)
+        Convolution(kernel, Weight.of(bias), ConvAttributes(), requantized)
     )
     operator.reshape((1, 1, 1, 1), shared(1))
     got = run(operator, np.zeros((1, 1, 1, 1), np.int8), (20,), np.int8, 1)
@@ -229,11 +229,13 @@ def test_raised_images_are_read_in_place(extent, stride, inputs):
     kernel = bytes_of(rng, (70, extent, extent, inputs), False, LEAST_WEIGHT)
     scales = scales_of(rng, 70, inputs * extent**2)
     requantized = Requantized(Quantization(0.5, -9), Quantization(0.25, 4))
-    movement = Movement(strides=(stride, stride))
+    attributes = ConvAttributes(strides=(stride, stride))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
-    operator = int8_convolution.CONVOLUTION.create(Convolution(stored, None, movement, requantized))
+    operator = int8_convolution.CONVOLUTION.create(
+        Convolution(stored, None, attributes, requantized)
+    )
     x = bytes_of(rng, (2, 33, 31, inputs), False)
-    accumulators = convolve(x, kernel, None, movement, -9)
+    accumulators = convolve(x, kernel, None, attributes, -9)
     got, operator = run_raised(operator, x, accumulators.shape, 2, (True, False))
     np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
     whole = extent * inputs % 4 == 0
@@ -246,12 +248,14 @@ def shape_of_resnet(threads, columns=40):
     kernel = bytes_of(rng, (columns, 3, 3, 64), False, LEAST_WEIGHT)
     scales = scales_of(rng, columns, 576)
     requantized = Requantized(Quantization(0.5, -128), Quantization(0.25, -128))
-    movement = Movement((1, 1, 1, 1))
+    attributes = ConvAttributes((1, 1, 1, 1))
     stored = Quantized(Weight.of(kernel), Weight.of(scales), None, 0)
-    operator = int8_convolution.CONVOLUTION.create(Convolution(stored, None, movement, requantized))
+    operator = int8_convolution.CONVOLUTION.create(
+        Convolution(stored, None, attributes, requantized)
+    )
     x = bytes_of(rng, (2, 80, 60, 64), False)
     operator.reshape(x.shape, shared(threads))
-    accumulators = convolve(x, kernel, None, movement, -128)
+    accumulators = convolve(x, kernel, None, attributes, -128)
     got = run(operator, x, accumulators.shape, np.int8, threads)
     np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
     return operator.params
@@ -260,7 +264,7 @@ def shape_of_resnet(threads, columns=40):
 def test_row_tiles_and_parts():
     assert shape_of_resnet(1).row_tiles > 1
     params = shape_of_resnet(2)
-    assert params.batch * params.row_tiles * params.parts > 2
+    assert params.image.batch * params.row_tiles * params.parts > 2
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4])
@@ -269,7 +273,7 @@ def test_row_tiles_and_parts():
     [(56, 19, 1, 1), (3136, 448, 14, 2), (28, 10, 1, 2), (14, 5, 1, 16), (7, 7, 1, 8)],
 )
 def test_threads_get_equal_shares(rows, most, whole, panels, threads):
-    tile, tiles, part, parts = divide(rows, most, whole, 1, panels, threads)
+    tile, tiles, part, parts = balance_tasks(rows, most, whole, 1, panels, threads)
     assert tile <= most
     assert (tiles - 1) * tile < rows <= tiles * tile
     assert (parts - 1) * part < panels <= parts * part
@@ -280,4 +284,4 @@ def test_threads_get_equal_shares(rows, most, whole, panels, threads):
         busy[busy.index(min(busy))] += work
     # Output tiles and panels are not divided.
     assert max(busy) <= (1.1 if threads == 2 else 1.3) * rows * panels / threads
-    assert divide(rows, most, whole, 1, panels, 1)[2:] == (panels, 1)
+    assert balance_tasks(rows, most, whole, 1, panels, 1)[2:] == (panels, 1)

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_lost
 
 from narrowpass_xnn_cpu.native.problems import quantization
-from narrowpass_xnn_cpu.native.problems.quantization import MOST_CHANNELS
+from narrowpass_xnn_cpu.native.problems.quantization import MAX_TERMS
 
 pytestmark = pytest.mark.once
 
@@ -269,16 +269,19 @@ def test_rows_with_infinities_and_nan_are_nan():
 
 def test_accumulators_at_the_limit_of_32_bits():
     """With one channel more rows stay float."""
-    for inputs in (MOST_CHANNELS, MOST_CHANNELS + 1):
+    for inputs in (MAX_TERMS, MAX_TERMS + 1):
         matrix = np.full((inputs, 2), 127, np.int8)
         matrix[:, 1] = -127
         model = quantized_matmul(inputs, 2, w=matrix, s=np.float32(1e-3), dynamic=True)
         x = np.stack([np.ones(inputs, np.float32), -np.ones(inputs, np.float32)])
         program = compile_model(model)
-        if inputs == MOST_CHANNELS:
+        if inputs == MAX_TERMS:
             assert kernel_of(program) == ROWS
         else:
-            assert kernel_of(program) == f"{WEIGHTS}: sums over 65794 channels may not fit 32 bits"
+            assert (
+                kernel_of(program)
+                == f"{WEIGHTS}: accumulators of 65794 channels may not fit 32 bits"
+            )
         exact = 0.127 * inputs
         right = [[exact, -exact], [-exact, exact]]
         np.testing.assert_allclose(program.run({"x": x})["y"], right, rtol=1e-4)

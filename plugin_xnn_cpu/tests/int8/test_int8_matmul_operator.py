@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.xnnpack.matmul import takes_unsigned_rows
+from narrowpass_xnn_cpu.native.xnnpack.matmul import has_unsigned_rows
 
 pytestmark = pytest.mark.once
 
@@ -59,7 +59,7 @@ def test_nothing_is_read_beyond_the_constants(inputs):
 @pytest.mark.parametrize("unsigned", [False, True])
 def test_rows_of_either_sign(unsigned):
     """Which a program takes depends on the processor; blocks of one are not taken for the other."""
-    if unsigned and not takes_unsigned_rows():
+    if unsigned and not has_unsigned_rows():
         pytest.skip("this processor has no instructions for unsigned rows")
     matrix, bias = with_one(-127, (19, 37)), Weight.of(np.ones(19, np.float32), "b")
     x = rows(23) - 1

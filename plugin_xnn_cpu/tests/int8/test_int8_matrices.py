@@ -10,16 +10,16 @@ from int8_kernels_kit import REQUANTIZED, bytes_of, code, requantize, run, run_r
 
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.own import int8_convolution, int8_matmul
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import (
     LEAST_WEIGHT,
-    MOST_CHANNELS,
+    MAX_TERMS,
     Quantization,
     Requantized,
     UnfitError,
 )
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 
 pytestmark = pytest.mark.once
 
@@ -62,7 +62,7 @@ def test_matmul(seed, rows, inputs, outputs, requantized, transposed, single, ex
     )
     operator.reshape(rows, shared(threads))
     got = run(operator, x, (rows, outputs), np.int8, threads)
-    accumulators = (x.astype(np.int64) - requantized.given.zero_point) @ matrix.T.astype(
+    accumulators = (x.astype(np.int64) - requantized.input.zero_point) @ matrix.T.astype(
         np.int64
     ) + bias
     np.testing.assert_array_equal(got, requantize(accumulators, scales, requantized))
@@ -185,7 +185,7 @@ def test_extreme_rows():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_longest_dot_products(sign):
     """As many terms of the largest magnitude as a 32-bit accumulator holds."""
-    inputs = MOST_CHANNELS
+    inputs = MAX_TERMS
     x = np.full((7, inputs), 127, np.int8)
     matrix = np.full((9, inputs), 127 if sign > 0 else LEAST_WEIGHT, np.int8)
     scales = np.full(9, 2.0**-24, np.float32)
@@ -204,7 +204,7 @@ def test_the_longest_dot_products(sign):
         int8_convolution.MATMUL.create(Matmul(longer, None, requantized))
 
 
-@pytest.mark.parametrize("inputs", [32764, 32768, 32769, MOST_CHANNELS])
+@pytest.mark.parametrize("inputs", [32764, 32768, 32769, MAX_TERMS])
 @pytest.mark.parametrize("zero", [-128, 127])
 def test_the_longest_dot_products_with_float_output(inputs, zero):
     """Zero-point corrections (column sums of weights) above 22 bits, beside smaller ones."""

@@ -17,10 +17,10 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import int8_convolution
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems import quantization
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
@@ -50,22 +50,22 @@ def test_sessions_share_packed_weights():
     cache = WeightsCache()
     with cache.begin() as first:
         one = int8_convolution.CONVOLUTION.create(
-            Convolution(*weights_of(0, "a"), Movement(), requantized), first
+            Convolution(*weights_of(0, "a"), ConvAttributes(), requantized), first
         )
         same = int8_convolution.CONVOLUTION.create(
-            Convolution(*weights_of(0, "a"), Movement((1, 1, 1, 1)), requantized), first
+            Convolution(*weights_of(0, "a"), ConvAttributes((1, 1, 1, 1)), requantized), first
         )
     assert one.packed == same.packed
     assert (first.counts.misses, first.counts.hits) == (1, 1)
     with cache.begin() as second:
         again = int8_convolution.CONVOLUTION.create(
-            Convolution(*weights_of(0, "a"), Movement(), requantized), second
+            Convolution(*weights_of(0, "a"), ConvAttributes(), requantized), second
         )
         scaled = int8_convolution.CONVOLUTION.create(
-            Convolution(*weights_of(0, "a"), Movement(), other), second
+            Convolution(*weights_of(0, "a"), ConvAttributes(), other), second
         )
         private = int8_convolution.CONVOLUTION.create(
-            Convolution(*weights_of(0, ""), Movement(), requantized), second
+            Convolution(*weights_of(0, ""), ConvAttributes(), requantized), second
         )
     assert one.packed == again.packed
     assert one.packed != scaled.packed
@@ -90,7 +90,7 @@ def test_a_hit_reads_no_weights():
     cache = WeightsCache()
     with cache.begin() as first:
         int8_convolution.CONVOLUTION.create(
-            Convolution(kernel, bias, Movement(), requantized), first
+            Convolution(kernel, bias, ConvAttributes(), requantized), first
         )
 
     def hollow(weight):
@@ -99,7 +99,7 @@ def test_a_hit_reads_no_weights():
     stored = Quantized(hollow(kernel.integers), hollow(kernel.scale), None, 0)
     with cache.begin() as second:
         int8_convolution.CONVOLUTION.create(
-            Convolution(stored, hollow(bias), Movement(), requantized), second
+            Convolution(stored, hollow(bias), ConvAttributes(), requantized), second
         )
     assert second.counts.hits == 1
 
@@ -112,20 +112,20 @@ def test_operands_that_do_not_fit_are_refused(monkeypatch):
     )
     monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
     with pytest.raises(UnfitError, match="-128"):
-        int8_convolution.CONVOLUTION.create(Convolution(wrong, None, Movement(), requantized))
+        int8_convolution.CONVOLUTION.create(Convolution(wrong, None, ConvAttributes(), requantized))
     with pytest.raises(BackendError, match="groups"):
         int8_convolution.CONVOLUTION.create(
-            Convolution(kernel, bias, Movement(groups=3), requantized)
+            Convolution(kernel, bias, ConvAttributes(groups=3), requantized)
         )
     with pytest.raises(BackendError, match="bias"):
         int8_convolution.CONVOLUTION.create(
-            Convolution(kernel, Weight.of(np.zeros(3, np.int32)), Movement(), requantized)
+            Convolution(kernel, Weight.of(np.zeros(3, np.int32)), ConvAttributes(), requantized)
         )
     large = Requantized(Quantization(3e38, 0), Quantization(1e-30, 0))
     with pytest.raises(UnfitError, match="output scale is"):
-        int8_convolution.CONVOLUTION.create(Convolution(kernel, bias, Movement(), large))
+        int8_convolution.CONVOLUTION.create(Convolution(kernel, bias, ConvAttributes(), large))
     operator = int8_convolution.CONVOLUTION.create(
-        Convolution(kernel, bias, Movement(), requantized)
+        Convolution(kernel, bias, ConvAttributes(), requantized)
     )
     with pytest.raises(BackendError, match="5 channels got 6"):
         operator.reshape((1, 8, 8, 6), shared(1))
@@ -175,7 +175,9 @@ def test_own_and_xnnpack_kernels_return_the_same_bytes(monkeypatch):
     operators = []
     for ours in (True, False):
         monkeypatch.setitem(target.OVERRIDES, "int8_is_own", ours)
-        operators.append(create_convolution(Convolution(kernel, bias, Movement(), requantized)))
+        operators.append(
+            create_convolution(Convolution(kernel, bias, ConvAttributes(), requantized))
+        )
     assert operators[0].kernel is int8_convolution.CONVOLUTION
     assert operators[1].kernel is xnn_convolution.CONVOLUTION_S8
     x = bytes_of(np.random.default_rng(1), (2, 7, 6, 5), False)

@@ -16,16 +16,16 @@ from int8_kernels_kit import code, convolve, requantize, run
 
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.own import int8_convolution, int8_depthwise, int8_matmul
-from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import (
     LEAST_WEIGHT,
-    MOST_TERMS,
+    MAX_TERMS_WITH_ZERO_POINTS,
     Quantization,
     Requantized,
     UnfitError,
 )
+from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.table import create_convolution, create_matmul
 
 Array = np.ndarray[Any, Any]
@@ -87,15 +87,15 @@ def test_matmul_to_bytes_and_to_floats(seed, rows, inputs, outputs, threads):
 )
 def test_convolutions(seed, size, kernel_shape, strides, pads, groups, inputs, outputs, threads):
     size = max(size[0], kernel_shape[0]), max(size[1], kernel_shape[1])
-    movement = Movement(pads, strides, (1, 1), groups)
+    attributes = ConvAttributes(pads, strides, (1, 1), groups)
     outputs *= groups
     matrix, exact = drawn(seed, (outputs, *kernel_shape, inputs), outputs, 0)
     x = np.random.default_rng(seed + 1).integers(-128, 128, (2, *size, inputs * groups))
     x = x.astype(np.int8)
     change = Requantized(Quantization(1.0, 9), Quantization(1.0, -3))
-    operator = int8_convolution.CONVOLUTION.create(Convolution(matrix, None, movement, change))
+    operator = int8_convolution.CONVOLUTION.create(Convolution(matrix, None, attributes, change))
     operator.reshape(x.shape, shared(threads))
-    accumulators = convolve(x, exact, None, movement, 9)
+    accumulators = convolve(x, exact, None, attributes, 9)
     got = run(operator, x, accumulators.shape, np.int8, threads)
     np.testing.assert_array_equal(got, requantize(accumulators, matrix.scale.array(), change))
 
@@ -109,13 +109,13 @@ def test_convolutions(seed, size, kernel_shape, strides, pads, groups, inputs, o
     channels=st.integers(1, 70),
 )
 def test_depthwise_convolutions(seed, size, kernel_shape, strides, channels):
-    movement = Movement((1, 1, 1, 1), strides, (1, 1), channels)
+    attributes = ConvAttributes((1, 1, 1, 1), strides, (1, 1), channels)
     matrix, exact = drawn(seed, (*kernel_shape, channels), channels, 2)
     x = np.random.default_rng(seed + 1).integers(-128, 128, (1, *size, channels)).astype(np.int8)
     change = Requantized(Quantization(1.0, 9), Quantization(1.0, -3))
-    operator = int8_depthwise.create(Convolution(matrix, None, movement, change, depthwise=True))
+    operator = int8_depthwise.create(Convolution(matrix, None, attributes, change, depthwise=True))
     operator.reshape(x.shape, shared(1))
-    accumulators = convolve(x, exact.transpose(2, 0, 1)[..., None], None, movement, 9)
+    accumulators = convolve(x, exact.transpose(2, 0, 1)[..., None], None, attributes, 9)
     got = run(operator, x, accumulators.shape, np.int8, 1)
     np.testing.assert_array_equal(got, requantize(accumulators, matrix.scale.array(), change))
 
@@ -123,22 +123,25 @@ def test_depthwise_convolutions(seed, size, kernel_shape, strides, channels):
 def test_the_longest_dot_products():
     """As many terms of the largest magnitude as a 32-bit accumulator holds, and one more."""
     matrix = Quantized(
-        Weight.of(np.full((3, MOST_TERMS), 127, np.int8)),
+        Weight.of(np.full((3, MAX_TERMS_WITH_ZERO_POINTS), 127, np.int8)),
         Weight.of(np.full(1, 2.0**-24, np.float32)),
         Weight.of(np.int8([-128])),
         0,
     )
-    x = np.full((2, MOST_TERMS), 127, np.int8)
+    x = np.full((2, MAX_TERMS_WITH_ZERO_POINTS), 127, np.int8)
     change = Requantized(Quantization(1.0, -128), Quantization(1.0, 0))
     operator = int8_convolution.MATMUL.create(Matmul(matrix, None, change))
     operator.reshape(2, shared(1))
-    accumulators = np.full((2, 3), 255 * 255 * MOST_TERMS)
+    accumulators = np.full((2, 3), 255 * 255 * MAX_TERMS_WITH_ZERO_POINTS)
     assert 2**31 - 255 * 255 <= accumulators.max() < 2**31
     got = run(operator, x, (2, 3), np.int8, 1)
     scales = np.full(3, 2.0**-24, np.float32)
     np.testing.assert_array_equal(got, requantize(accumulators, scales, change))
     longer = Quantized(
-        Weight.of(np.zeros((3, MOST_TERMS + 1), np.int8)), matrix.scale, matrix.zero, 0
+        Weight.of(np.zeros((3, MAX_TERMS_WITH_ZERO_POINTS + 1), np.int8)),
+        matrix.scale,
+        matrix.zero,
+        0,
     )
     with pytest.raises(UnfitError, match="with zero points may not fit 32 bits"):
         int8_convolution.MATMUL.create(Matmul(longer, None, change))
@@ -160,11 +163,11 @@ def test_kernels_of_ours_are_chosen_for_zero_points():
     matrix, _ = drawn(0, (16, 1, 1, 8), 16, 0)
     change = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
     assert (
-        create_convolution(Convolution(matrix, None, Movement(), change)).kernel
+        create_convolution(Convolution(matrix, None, ConvAttributes(), change)).kernel
         is int8_convolution.CONVOLUTION
     )
     matrix, _ = drawn(0, (16, 8), 16, 0)
     assert (
-        create_matmul(Matmul(matrix, None, change, operand=change.given)).kernel
+        create_matmul(Matmul(matrix, None, change, operand=change.input)).kernel
         is int8_convolution.MATMUL
     )

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from narrowpass_planning.plan.executor import Entry
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems import epilogue as epilogues
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
-from narrowpass_xnn_cpu.native.problems.convolution import Movement
-from narrowpass_xnn_cpu.native.tape import Tape, aligned
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes
+from narrowpass_xnn_cpu.native.runtime.pool import shared
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
 GUARD = 64
 EPSILON = 2.0**-24
@@ -43,43 +43,43 @@ CONVOLUTIONS = {
 """Strategies of convolutions; `inputs` are the channels of a group."""
 
 REFUSED = [
-    (Movement(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
-    (Movement((-1, 0, 0, 0)), (1, 4, 4, 4), "padding"),
-    (Movement(strides=(0, 1)), (1, 4, 4, 4), "stride"),
-    (Movement(), (1, 4, 4, 5), "4 channels got 5"),
-    (Movement(), (1, 2, 4, 4), "window of 3 is larger"),
-    (Movement(), (1, 4, 1 << 30, 4), "too many"),
+    (ConvAttributes(groups=3), (1, 4, 4, 12), "cannot form 3 groups"),
+    (ConvAttributes((-1, 0, 0, 0)), (1, 4, 4, 4), "padding"),
+    (ConvAttributes(strides=(0, 1)), (1, 4, 4, 4), "stride"),
+    (ConvAttributes(), (1, 4, 4, 5), "4 channels got 5"),
+    (ConvAttributes(), (1, 2, 4, 4), "kernel window of 3 is larger"),
+    (ConvAttributes(), (1, 4, 1 << 30, 4), "too many"),
 ]
-"""Movements and images that a kernel of [16, 3, 3, 4] refuses, and words of the error."""
+"""Attributes and images that a kernel of [16, 3, 3, 4] refuses, and words of the error."""
 
 
-def valid_image_size(size, kernel_shape, movement):
+def valid_image_size(size, kernel_shape, attributes):
     """Return `size`, enlarged where the dilated kernel would not fit the padded image."""
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, movement.dilations, strict=True)]
-    padding = [a + b for a, b in zip(movement.pads[:2], movement.pads[2:], strict=True)]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, attributes.dilations, strict=True)]
+    padding = [a + b for a, b in zip(attributes.pads[:2], attributes.pads[2:], strict=True)]
     return [max(s, r - p, 1) for s, r, p in zip(size, reach, padding, strict=True)]
 
 
-def convolve(x, kernel, bias, movement):
+def convolve(x, kernel, bias, attributes):
     """Compute a convolution with a kernel [O, KH, KW, C / groups] in float64."""
     outputs, height, width, per_group = kernel.shape
-    top, left, bottom, right = movement.pads
+    top, left, bottom, right = attributes.pads
     wide = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    down, along = movement.dilations
+    down, along = attributes.dilations
     reach = (height - 1) * down + 1, (width - 1) * along + 1
     seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (1, 2))
-    seen = seen[:, :: movement.strides[0], :: movement.strides[1], :, ::down, ::along]
+    seen = seen[:, :: attributes.strides[0], :: attributes.strides[1], :, ::down, ::along]
     n, h, w = seen.shape[:3]
-    groups = movement.groups
+    groups = attributes.groups
     seen = seen.reshape(n, h, w, groups, per_group, height, width)
     weights = kernel.astype(np.float64).reshape(groups, outputs // groups, height, width, -1)
     result = np.einsum("nhwgcab,goabc->nhwgo", seen, weights, optimize=True)
     return result.reshape(n, h, w, outputs) + (0 if bias is None else bias.astype(np.float64))
 
 
-def convolve_magnitudes(x, kernel, bias, movement):
+def convolve_magnitudes(x, kernel, bias, attributes):
     """Compute the convolution of magnitudes: the sum of |x w| and |b| of each output."""
-    return convolve(abs(x), abs(kernel), None if bias is None else abs(bias), movement)
+    return convolve(abs(x), abs(kernel), None if bias is None else abs(bias), attributes)
 
 
 def run(operator, x, shape, threads, residual=None, in_place=False):

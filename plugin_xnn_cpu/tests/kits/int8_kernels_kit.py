@@ -8,19 +8,20 @@ from hypothesis import strategies as st
 
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import kernels, target
+from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own import int8
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
-from narrowpass_xnn_cpu.native.tape import Tape, aligned
+from narrowpass_xnn_cpu.native.runtime.pool import shared
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
 CODES = {
     "plain K2": ("plain", int8.PAIRS),
     "avx2 K2": ("avx2", int8.PAIRS),
-    "plain K4": ("plain", int8.QUADS),
-    "best K4": ("best", int8.QUADS),
+    "best K4": ("best", int8.VNNI),
 }
-"""Instruction set and packing; an instruction set that the processor lacks runs as plain C."""
+"""Instruction set and packing; AVX2 that the processor lacks runs as plain C. K-groups of 4 are for
+processors with VNNI."""
 GUARD = 64
 
 
@@ -28,6 +29,9 @@ GUARD = 64
 def code(request, monkeypatch):
     """Run a test with each entry of `CODES`."""
     level, layout = CODES[request.param]
+    lib = extension().lib
+    if layout is int8.VNNI and lib.np_isa() < lib.NP_TARGET_AVX512VNNI:
+        pytest.skip("no AVX-512 with VNNI")
     monkeypatch.setattr(kernels, "TARGET", level)
     monkeypatch.setitem(target.OVERRIDES, "int8_group", layout.group)
     return request.param
@@ -71,11 +75,11 @@ def run_tape(entries, operator, x, shape, dtype, threads, *others):
 def requantize(accumulators, scales, requantized):
     """Return rint(float32(accumulator) · scale) + zero point, clamped."""
     assert np.abs(accumulators).max(initial=0) < 2**31
-    factors = np.float32(requantized.given.scale) * scales / np.float32(requantized.made.scale)
+    factors = np.float32(requantized.input.scale) * scales / np.float32(requantized.output.scale)
     x = np.rint(accumulators.astype(np.int32).astype(np.float32) * factors)
-    return np.clip(x.astype(np.float64) + requantized.made.zero_point, *requantized.limits).astype(
-        np.int8
-    )
+    return np.clip(
+        x.astype(np.float64) + requantized.output.zero_point, *requantized.limits
+    ).astype(np.int8)
 
 
 def im2col_view(x, kernel_shape, movement, zero):

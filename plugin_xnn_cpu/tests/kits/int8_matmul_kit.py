@@ -10,12 +10,12 @@ from oracle_kit import expected_outputs
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.own.upcast import widens
-from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Tape, aligned
+from narrowpass_xnn_cpu.native.own.upcast import upcast_is_faster
+from narrowpass_xnn_cpu.native.runtime.pool import shared
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
 RNG = np.random.default_rng(31)
-WEIGHTS = f"{'' if widens() else 'xnn '}fully connected in int8 (weights)"
+WEIGHTS = f"{'' if upcast_is_faster() else 'xnn '}fully connected in int8 (weights)"
 ROWS = f"{'' if target.current().int8_is_own else 'xnn '}fully connected in int8 (rows too)"
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from narrowpass_planning.plan.executor import Entry
-from narrowpass_xnn_cpu.native.pool import shared
-from narrowpass_xnn_cpu.native.tape import Tape, aligned
+from narrowpass_xnn_cpu.native.runtime.pool import shared
+from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
 
 def run(operator, x: np.ndarray, threads: int = 1, residual=None, in_place=False) -> np.ndarray:

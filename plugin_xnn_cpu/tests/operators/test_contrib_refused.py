@@ -45,7 +45,7 @@ REFUSED = {
     ),
     "cos_cache is left out": ("GroupQueryAttention", GROUPED, {**HEADS, "do_rotary": 1}),
     "block_size is 24": ("MatMulNBits", NBITS, {**SIZES, "block_size": 24}),
-    "2 bits": ("MatMulNBits", NBITS, {**SIZES, "bits": 2}),
+    "5 bits": ("MatMulNBits", NBITS, {**SIZES, "bits": 5}),
     "B is": ("MatMulNBits", NBITS, {**SIZES, "N": 5}),
     "num_heads": ("MultiHeadAttention", MULTI, {}),
     "value is left out": ("MultiHeadAttention", {**MULTI, "v": None}, {"num_heads": 2}),

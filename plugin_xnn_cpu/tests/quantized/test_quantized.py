@@ -96,6 +96,6 @@ def test_weights_that_are_cast():
     program = check(model, {"x": RNG.standard_normal((3, 6)).astype(np.float32)})
     kernels = [plan.kernel for plan in program.explain()]
     assert kernels == [
-        ("few rows" if target.current().reads_tables else fully_connected()),
+        ("few rows" if target.current().reads_unpacked else fully_connected()),
         "packed with the weights",
     ]

@@ -12,8 +12,8 @@ from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_los
 
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import kernels, target
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.tape import Tape
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.tape import Tape
 
 pytestmark = pytest.mark.once
 

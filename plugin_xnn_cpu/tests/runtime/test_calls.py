@@ -11,9 +11,9 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_xnn_cpu.native import calls, elem_kernels, indexing, kernels
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.pool import shared
 from narrowpass_xnn_cpu.native.problems import epilogue
-from narrowpass_xnn_cpu.native.tape import Tape
+from narrowpass_xnn_cpu.native.runtime.pool import shared
+from narrowpass_xnn_cpu.native.runtime.tape import Tape
 
 pytestmark = pytest.mark.anywhere
 

@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import cpu, target
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.table.matmul import BF16_ROWS
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 BACKEND = XnnCpuBackend()
 HALF = OpDtypes("float32", "float16")
@@ -42,7 +42,7 @@ def matmul_node(rows, inner=1024, outer=1024):
 def test_a_large_float16_matrix_gains_the_reading_of_half_its_bytes(flags):
     flags()
     saved = BACKEND.gain(matmul_node(1), HALF)
-    assert (saved > 0) is has_half_gemm()
+    assert (saved > 0) is has_float16_gemm()
     if saved:
         assert_reads(saved, 1024 * 1024 * 2)
         assert BACKEND.gain(matmul_node(1, inner=2048), HALF) == pytest.approx(2 * saved)
@@ -142,7 +142,7 @@ def test_the_classifier_asks_for_whole_patterns():
     assert colors == {"within": None, "alone": (Color.RED, "xnn-cpu")}
 
 
-FEW = "few rows" if target.current().reads_tables else "xnn fully connected"
+FEW = "few rows" if target.current().reads_unpacked else "xnn fully connected"
 
 
 def half_matmul(rows, accumulate=None):
@@ -163,15 +163,15 @@ def half_matmul(rows, accumulate=None):
     [
         (None, "in float16"),
         ("float32", "in float16"),
-        ("float16", "in float16, sums in float32 and not float16"),
-        ("float64", "in float16, sums in float32 and not float64"),
+        ("float16", "in float16, accumulators in float32 and not float16"),
+        ("float64", "in float16, accumulators in float32 and not float64"),
     ],
 )
 def test_explain_reports_another_accumulation_than_requested(flags, requested, reported):
     flags()
     (plan,) = compile_model(half_matmul(4, requested)).explain()
     wide = f"{fully_connected()} {reported.replace('in float16', 'in float32', 1)}"
-    assert plan.kernel == (f"{FEW} {reported}" if has_half_gemm() else wide)
+    assert plan.kernel == (f"{FEW} {reported}" if has_float16_gemm() else wide)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_float32_accumulation_is_kept_where_float16_kernels_have_none(flags, req
     """On such processors XNNPACK accumulates float16 in float16."""
     flags("fphp")
     (plan,) = compile_model(half_matmul(4, requested)).explain()
-    kernel = FEW if reported == "float16" or target.current().reads_tables else fully_connected()
-    if not has_half_gemm():
+    kernel = FEW if reported == "float16" or target.current().reads_unpacked else fully_connected()
+    if not has_float16_gemm():
         kernel, reported = fully_connected(), "float32"
-        reported += ", sums in float32 and not float16" if requested == "float16" else ""
+        reported += ", accumulators in float32 and not float16" if requested == "float16" else ""
     assert plan.kernel == f"{kernel} in {reported}"
 
 

@@ -92,9 +92,9 @@ def test_one_call_is_ended_before_its_end():
     """The run is far longer than the test: only its end in between lets this finish."""
     text = BEGIN.format(folder=str(Path(__file__).parents[1] / "kits")) + textwrap.dedent("""
         from narrowpass_xnn_cpu.native import kernels
-        from narrowpass_xnn_cpu.native.pool import shared
+        from narrowpass_xnn_cpu.native.runtime.pool import shared
         from narrowpass_planning.plan.executor import Entry
-        from narrowpass_xnn_cpu.native.tape import Tape
+        from narrowpass_xnn_cpu.native.runtime.tape import Tape
         size = 1 << 22
         x, y = np.ones(size, np.float32), np.empty(size, np.float32)
         params = kernels.function(size, "sigmoid")

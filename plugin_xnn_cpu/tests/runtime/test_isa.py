@@ -41,7 +41,7 @@ from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.problems import Matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.own.panels import layout_of
+from narrowpass_xnn_cpu.native.own.panels import probe_layout
 lib = extension().lib
 import numpy as np
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache

@@ -12,10 +12,10 @@ from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import isa, library, table, target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise, fp32_winograd, int8_convolution
 from narrowpass_xnn_cpu.native.problems import (
+    ConvAttributes,
     Convolution,
     Epilogue,
     Matmul,
-    Movement,
     Quantization,
     Requantized,
 )
@@ -82,32 +82,32 @@ def test_targets_by_name(level, group, lanes, bf16):
 
 
 def test_reasons_are_named():
-    strided = Movement((1, 1, 1, 1), (2, 2), groups=8)
+    strided = ConvAttributes((1, 1, 1, 1), (2, 2), groups=8)
     problem = Convolution(weight(3, 3, 8), None, strided, depthwise=True)
     own, other = candidates(problem, Target.named("avx2"))
-    assert own.passed_over == "3 x 3 with a stride of 2 on AVX2"
-    assert not other.passed_over
+    assert own.reject_reason == "3 x 3 with a stride of 2 on AVX2"
+    assert not other.reject_reason
     fused = Convolution(weight(3, 3, 8), None, strided, Epilogue("silu"), depthwise=True)
     assert select(fused, Target.named("avx2")).kernel is fp32_depthwise.DEPTHWISE
     image = (1, 56, 56)
-    plain = Convolution(weight(8, 3, 3, 8), None, Movement(), image=image, winograd=False)
-    reasons = [each.passed_over for each in candidates(plain, Target.named("avx2"))]
+    plain = Convolution(weight(8, 3, 3, 8), None, ConvAttributes(), image=image, winograd=False)
+    reasons = [each.reject_reason for each in candidates(plain, Target.named("avx2"))]
     assert reasons == ["Winograd's algorithm is switched off"] * 2 + ["", ""]
     assert [str(each) for each in candidates(plain, Target.named("plain"))] == [
         "own winograd 4x4 convolution (NP_FP32_WINOGRAD): no AVX2",
         "own winograd 2x2 convolution (NP_FP32_WINOGRAD): no AVX2",
         "own convolution (NP_FP32_CONVOLUTION): no AVX2",
-        "xnnpack convolution (NP_CONVOLUTION): it fits",
+        "xnnpack convolution (NP_CONVOLUTION): accepted",
     ]
 
 
 def test_zero_points_of_weights_are_for_our_kernels():
     """XNNPACK's have none: ours compute on any processor."""
     for level in isa.LEVELS:
-        shifted = Convolution(int8(16, 3, 3, 32, zero=3), None, Movement(), SAME)
+        shifted = Convolution(int8(16, 3, 3, 32, zero=3), None, ConvAttributes(), SAME)
         kernel = select(shifted, Target.named(level)).kernel
         assert kernel is int8_convolution.CONVOLUTION
-    plain = Convolution(int8(16, 3, 3, 32), None, Movement(), SAME)
+    plain = Convolution(int8(16, 3, 3, 32), None, ConvAttributes(), SAME)
     assert select(plain, Target.named("avx512")).kernel is xnn_convolution.CONVOLUTION_S8
 
 
@@ -121,7 +121,7 @@ def test_weights_that_overflow_are_computed_by_the_next_row(monkeypatch):
     """Winograd's transforms of them would: the direct kernel packs them."""
     monkeypatch.setitem(target.OVERRIDES, "fp32_lanes", 8)
     kernel = np.full((64, 3, 3, 64), 2.0**60, np.float32)
-    problem = Convolution(Weight.of(kernel), None, Movement(), image=(1, 56, 56))
+    problem = Convolution(Weight.of(kernel), None, ConvAttributes(), image=(1, 56, 56))
     assert select(problem, target.current()).kernel in fp32_winograd.BY_TILE.values()
     assert table.create_convolution(problem).kernel is fp32.CONVOLUTION
 

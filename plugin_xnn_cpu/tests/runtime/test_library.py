@@ -42,7 +42,7 @@ def test_torch_in_the_same_process_keeps_its_own_libraries():
     pytest.importorskip("torch", reason="torch takes 700 MB: tried where it is installed")
     for order in ("torch, {}", "{}, torch"):
         code = f"import {order.format('narrowpass_xnn_cpu.native.library')};"
-        code += "import narrowpass_xnn_cpu.native.pool as p; assert p.shared(2).handle"
+        code += "import narrowpass_xnn_cpu.native.runtime.pool as p; assert p.shared(2).handle"
         subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from narrowpass_planning.memory.allocator import ALIGNMENT
-from narrowpass_planning.memory.arena import Lifetime, place
+from narrowpass_planning.memory.arena import Lifetime, plan_arena
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
@@ -23,7 +23,7 @@ def test_blocks_that_live_at_once_are_apart(seed):
         Lifetime(index, choice.randrange(0, 5000), index, index + choice.randrange(0, 6))
         for index in range(60)
     ]
-    offsets, total = place(lifetimes)
+    offsets, total = plan_arena(lifetimes)
     spans = {item.key: (offsets[item.key], offsets[item.key] + item.size) for item in lifetimes}
     assert all(start % ALIGNMENT == 0 and end <= total for start, end in spans.values())
     for one in lifetimes:
@@ -42,11 +42,11 @@ def test_the_smallest_gap_that_fits_is_taken():
         Lifetime("end", 10, 0, 9),
         Lifetime("new", small, 1, 9),
     ]
-    offsets, _ = place(lifetimes)
+    offsets, _ = plan_arena(lifetimes)
     assert offsets["new"] == offsets["small"]
 
 
-def test_a_block_takes_the_place_of_one_that_ends_with_its_step():
-    offsets, total = place([Lifetime("a", 100, 0, 1), Lifetime("b", 100, 1, 2, takes="a")])
+def test_a_block_reuses_the_memory_of_one_that_ends_with_its_step():
+    offsets, total = plan_arena([Lifetime("a", 100, 0, 1), Lifetime("b", 100, 1, 2, reuses="a")])
     assert offsets["b"] == offsets["a"]
     assert total == 192

@@ -9,10 +9,10 @@ import pytest
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.allocator import allocating
-from narrowpass_planning.memory.recycling import SMALL
+from narrowpass_planning.memory.caching_allocator import SMALL
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.plan.partition import Partition, Place
-from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.partition import Partition, ValueLayout
+from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.python_executor import OneThread, PythonExecutor, python_run
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Run, Slot, Step
@@ -61,7 +61,7 @@ def chain(count, workspace=None):
     ]
     for step in steps:
         step.in_place = ()
-    places = [Place("x", slots[0], (0, 1))]
+    places = [ValueLayout("x", slots[0], (0, 1))]
     workspace = workspace or Workspace()
     ends = {"x": slots[0]}, {"y": slots[-1]}
     return Partition(0, steps, *ends, {}, places, workspace, EXECUTOR), steps, workspace
@@ -157,7 +157,7 @@ def test_a_view_whose_shape_follows_from_shapes():
     x, flat, y = map(slot, ("x", "flat", "y"))
     node = ShapeNode("n", ["x"], ["target"], True, lambda given: [np.array([np.prod(given[0])])])
     steps = [Reshape([x], flat), Map(lambda x, out: np.negative(x, out=out), [flat], y)]
-    places = [Place("x", x, (0, 1))]
+    places = [ValueLayout("x", x, (0, 1))]
     partition = Partition(0, [node, *steps], {"x": x}, {"y": y}, {}, places, Workspace(), EXECUTOR)
     shapes = Shapes({})
     for rows in (2, 3, 3, 1):
@@ -184,7 +184,7 @@ def test_a_prepared_run_takes_feeds_of_its_shapes_only():
     feeds = {"x": np.ones((2, 2), np.float32)}
     run(partition, feeds)
     bound = partition.bound
-    prepared = Prepared(partition, bound, bound.copied(), ("y",), feeds, workspace, POOL)
+    prepared = PreparedRun(partition, bound, bound.copied(), ("y",), feeds, workspace, POOL)
     np.testing.assert_array_equal(prepared.run({"x": np.full((2, 2), 5, np.float32)})["y"], 7)
     assert prepared.run({"x": np.ones((3, 2), np.float32)}) is None
     assert prepared.run({"x": np.ones((2, 2))}) is None

@@ -23,21 +23,21 @@ _GREEN = {
 """Faster in half the bits wherever the processor has the instructions, or has memory to read."""
 
 _RED = {
-    "BatchNormalization": "its variances and their sums need range",
+    "BatchNormalization": "its variances need range",
     "Bernoulli": "random numbers would be others",
     "Cos": "large angles lose what it depends on",
-    "CumProd": "long products leave the range",
-    "CumSum": "long sums lose what they add",
-    "Det": "long products leave the range",
+    "CumProd": "it multiplies many elements, which leaves the range",
+    "CumSum": "small terms are lost in the sum of many elements",
+    "Det": "it multiplies many elements, which leaves the range",
     "Dropout": "in training it is random",
     "Exp": "it leaves the range above 11",
-    "GroupNormalization": "its sums of squares leave the range",
-    "InstanceNormalization": "its sums of squares leave the range",
-    "LRN": "its sums of squares leave the range",
+    "GroupNormalization": "its sum of squares leaves the range",
+    "InstanceNormalization": "its sum of squares leaves the range",
+    "LRN": "its sum of squares leaves the range",
     "Log": "near 0 it magnifies what rounding lost",
-    "LpNormalization": "its sums of squares leave the range",
-    "LpPool": "its sums of powers leave the range",
-    "MeanVarianceNormalization": "its sums of squares leave the range",
+    "LpNormalization": "its sum of squares leaves the range",
+    "LpPool": "its sum of powers leaves the range",
+    "MeanVarianceNormalization": "its sum of squares leaves the range",
     "Multinomial": "random numbers would be others",
     "NegativeLogLikelihoodLoss": "losses are summed over all elements",
     "Pow": "powers leave the range",
@@ -46,12 +46,12 @@ _RED = {
     "RandomUniform": "random numbers would be others",
     "RandomUniformLike": "random numbers would be others",
     "Range": "float16 is exact up to 2048 only",
-    "ReduceL1": "long sums lose what they add",
-    "ReduceL2": "sums of squares leave the range",
-    "ReduceLogSum": "long sums lose what they add",
-    "ReduceLogSumExp": "sums of exponentials leave the range",
-    "ReduceProd": "long products leave the range",
-    "ReduceSumSquare": "sums of squares leave the range",
+    "ReduceL1": "small terms are lost in the sum of many elements",
+    "ReduceL2": "the sum of squares leaves the range",
+    "ReduceLogSum": "small terms are lost in the sum of many elements",
+    "ReduceLogSumExp": "the sum of exponentials leaves the range",
+    "ReduceProd": "it multiplies many elements, which leaves the range",
+    "ReduceSumSquare": "the sum of squares leaves the range",
     "Sin": "large angles lose what it depends on",
     "SoftmaxCrossEntropyLoss": "losses are summed over all elements",
     "Softplus": "it is the logarithm of an exponential",
@@ -86,7 +86,7 @@ class DefaultClassifier(OpClassifier):
         return Color.GRAY
 
     def dtypes(self, node: ir.Node) -> OpDtypes | None:
-        """Ask for sums in float32."""
+        """Request float32 accumulators for matmul-like operators."""
         if node.op_type in _GREEN and not node.domain:
             return OpDtypes("float32", "float16")
         return None
@@ -97,9 +97,12 @@ class DefaultClassifier(OpClassifier):
         if kind in _RED:
             return _RED[kind]
         if kind in _AXES and _summed(node) > _LONG:
-            return f"it sums more than {_LONG} elements, or so many that nobody knows"
-        if kind in ("GlobalAveragePool", "AveragePool", "GlobalLpPool") and _window(node) > _LONG:
-            return f"it sums more than {_LONG} elements, or so many that nobody knows"
+            return f"it adds more than {_LONG} elements, or an unknown number"
+        if (
+            kind in ("GlobalAveragePool", "AveragePool", "GlobalLpPool")
+            and _kernel_size(node) > _LONG
+        ):
+            return f"it adds more than {_LONG} elements, or an unknown number"
         if kind == "Mul" and node.inputs[0] is node.inputs[1] and _feeds_a_sum(node):
             return "squares leave the range before they are summed"
         if kind in _GREEN and len(node.inputs) > 1 and _dequantized(node.inputs[1]):
@@ -145,23 +148,23 @@ def _summed(node: ir.Node) -> int:
     if node.op_type in ("Softmax", "LogSoftmax", "Hardmax"):
         version = node.version or 13
         axis = node.attributes.get_int("axis", -1 if version >= 13 else 1) % len(dims)
-        return _product(dims[axis:] if version < 13 else [dims[axis]])
+        return _count(dims[axis:] if version < 13 else [dims[axis]])
     axes = node.attributes.get_ints("axes", None)
     if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         tensor = node.inputs[1].const_value
         if tensor is None:
             return _UNKNOWN
         axes = [int(axis) for axis in tensor.numpy().reshape(-1)]
-    return _product([dims[axis] for axis in axes] if axes else dims)
+    return _count([dims[axis] for axis in axes] if axes else dims)
 
 
-def _window(node: ir.Node) -> int:
-    """Return how many elements a pooling window takes together."""
+def _kernel_size(node: ir.Node) -> int:
+    """Return the elements of a kernel window of pooling."""
     kernel = node.attributes.get_ints("kernel_shape", None)
-    return _product(list(kernel)) if kernel else _product(_dims(node.inputs[0])[2:] or [None])
+    return _count(list(kernel)) if kernel else _count(_dims(node.inputs[0])[2:] or [None])
 
 
-def _product(dims: list[int | None]) -> int:
+def _count(dims: list[int | None]) -> int:
     total = 1
     for dim in dims:
         if dim is None:

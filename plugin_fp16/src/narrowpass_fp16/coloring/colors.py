@@ -137,12 +137,12 @@ class Coloring:
         return max(seen, self._magnitudes.get(value, 0.0)) > self._largest
 
     def accumulate(self, node: ir.Node) -> str:
-        """Return what the sums of a node are to be kept in; empty where nobody says."""
+        """Return the requested type of a node's accumulators; empty where there is none."""
         answer = self._chain.dtypes(node)
         return "" if answer is None else answer[0].accumulate
 
     def publish(self, ctx: Context, placement: Placement | None) -> None:
-        """Report all nodes that compute with floats; `placement` tells which became narrow."""
+        """Report all nodes that compute with floats; `placement` knows which became narrow."""
         for node, verdict in self._verdicts.items():
             ctx.counters[verdict.color.value] += 1
             narrow = placement is not None and placement.is_narrow(node)
@@ -224,7 +224,7 @@ class Coloring:
         for slot in floats:
             brought = self._magnitudes.get(slot.value, 0.0)
             if slot.parameter and brought > self._largest:
-                text = f"a constant makes {slot.value.name!r} too large"
+                text = f"a constant is added, which leaves {slot.value.name!r} too large"
                 return Verdict(Color.RED, "constants", text, brought, self._largest)
             if not slot.output and self._counts(slot.value):
                 text = f"{slot.value.name!r} may be an integer above {WHOLE[self._dtype]}"
@@ -246,7 +246,7 @@ class Coloring:
         return None
 
     def _of_cast(self, node: ir.Node) -> Verdict:
-        """Colour a Cast: it may read what is narrow already, and give it where nothing is lost."""
+        """Colour a Cast: gray where it reads narrow values, or where its result is exact."""
         if node in self._chosen and self._chosen[node][0] is Color.RED:
             return Verdict(*self._chosen[node])
         source, result = node.inputs[0], node.outputs[0]
@@ -264,7 +264,7 @@ class Coloring:
             return large
         brought = self._magnitudes.get(result, 0.0)
         if brought > self._largest:
-            text = f"a constant makes {result.name!r} too large"
+            text = f"a constant is added, which leaves {result.name!r} too large"
             return Verdict(Color.RED, "constants", text, brought, self._largest)
         return self._of_integers(node, source, result)
 
@@ -287,7 +287,7 @@ class Coloring:
         return Verdict(Color.RED, "range", f"integers above {most} are not exact in {name}")
 
     def _cuts_narrow(self, cast: ir.Node) -> bool:
-        """Return whether a Cast reads what a green node gives, only moved or cut off since."""
+        """Return whether a Cast reads the output of a green node, only moved or truncated since."""
         nodes = rounded_by(cast.inputs[0])
         colors = [self._verdicts[n].color for n in (cast, *nodes) if n in self._verdicts]
         if len(colors) != 1 + len(nodes) or Color.RED in colors or not nodes:

@@ -38,9 +38,9 @@ def deciding(
     """Return gray nodes that decide on values no green node is behind, and what leads to them.
 
     Args:
-        model: gives the inputs.
+        model: has the inputs.
         nodes: of the model, in order, those of subgraphs and functions included.
-        color: gives the colour of a node.
+        color: returns the colour of a node.
     """
     exact = set(model.graph.inputs)
     found: set[ir.Node] = set()

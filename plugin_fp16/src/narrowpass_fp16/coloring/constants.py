@@ -14,7 +14,7 @@ from narrowpass.ir.io import rounding, rounding_at_most
 
 _ROUNDING = 4e-3
 """The error of a constant relative to it, as root mean squares, up to which it is rounded; rounding
-alone makes 2.0e-4 in float16 and 1.7e-3 in bfloat16, more comes of elements that are too small."""
+alone is 2.0e-4 in float16 and 1.7e-3 in bfloat16, underflow of small elements adds to it."""
 
 _THREADS = min(4, os.cpu_count() or 1)
 

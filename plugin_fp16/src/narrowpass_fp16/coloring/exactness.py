@@ -30,9 +30,9 @@ def exact_nodes(
     before them, whose results are inexact anyway.
 
     Args:
-        model: gives the functions that are looked through.
+        model: has the functions that are looked through.
         nodes: all of the model.
-        color: gives the colour of a node.
+        color: returns the colour of a node.
         dtype: the narrow type.
     """
     given: dict[ir.Value, list[ir.Value]] = {}
@@ -138,7 +138,7 @@ def rounded_by(value: ir.Value | None) -> list[ir.Node]:
 
 
 def becomes_float_again(node: ir.Node) -> bool:
-    """Return whether integers that a Cast gives become floats again, and nothing else."""
+    """Return whether the integer output of a Cast becomes float again, and nothing else."""
     value = node.outputs[0]
     readers = [user for user, _ in value.uses()]
     return (

@@ -1,8 +1,8 @@
 """How large values are that large constants go into: masks, most of all.
 
 A mask of -3.4e38 that is chosen by a Where, added, moved, or carried into a branch, is as large
-behind that; a cast would make infinity of it, and NaN of the softmax of a row that is masked
-altogether.
+there; a cast would turn it into infinity, and the softmax of a row that is masked altogether into
+NaN.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FORGET = {
     "Softsign",
     "Tanh",
 }
-"""Operators whose results are bounded, or sums of products, of which nothing is known. All others
+"""Operators whose results are bounded, or of unknown magnitude, as matmuls are. All others
 may have the largest element of an operand in their results."""
 
 _UNBOUNDED = 3.4e38
@@ -66,9 +66,9 @@ def magnitudes(
     """Return the largest magnitude that constants bring into computed values.
 
     Args:
-        model: gives the functions.
+        model: has the functions.
         nodes: of the model, in order, those of subgraphs and functions included.
-        largest_in: gives the largest finite magnitude in a constant of float32.
+        largest_in: returns the largest finite magnitude in a constant of float32.
 
     Returns:
         Values with constants in them; a value is left out where there are none.

@@ -70,8 +70,8 @@ def _reads_integers(node: ir.Node) -> bool:
     computed = _computed(node)
     if node.op_type in _OPERANDS and len(_computed(node, 2)) < min(2, len(node.inputs)):
         return False
-    return any(_is_made_by(value, "DequantizeLinear") for value in computed) and all(
-        _is_made_by(value, "DequantizeLinear") or _is_integer(value) for value in computed
+    return any(_is_produced_by(value, "DequantizeLinear") for value in computed) and all(
+        _is_produced_by(value, "DequantizeLinear") or _is_integer(value) for value in computed
     )
 
 
@@ -96,7 +96,7 @@ def _computed(node: ir.Node, most: int | None = None) -> list[ir.Value]:
     return [value for value in operands if value is not None and constant_tensor(value) is None]
 
 
-def _is_made_by(value: ir.Value, op_type: str) -> bool:
+def _is_produced_by(value: ir.Value, op_type: str) -> bool:
     producer = value.producer()
     return producer is not None and producer.op_type == op_type and not producer.domain
 

@@ -10,7 +10,7 @@ _NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def stored_value(value: ir.Value | None) -> ir.Value | None:
-    """Give the initializer that a Cast makes a value of; None where the value is something else."""
+    """Return the initializer that a value is a Cast of; None where it is no such Cast."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Cast" or node.domain or node.outputs[0].dtype != FLOAT:
         return None

@@ -102,7 +102,7 @@ def vanishing(
     """Return the nodes that must stay wide, with the reason, and the values that must.
 
     Args:
-        model: gives the functions.
+        model: has the functions.
         nodes: of the model, in order, those of subgraphs and functions included.
         dtype: the narrow type.
         label: names a node.
@@ -219,7 +219,7 @@ _ZERO = {ir.DataType.FLOAT16: 2.0**-25, ir.DataType.BFLOAT16: 2.0**-134}
 
 
 def _factors(value: ir.Value) -> list[ir.Value]:
-    """Return the constants that a value is the product of; none where it is something else."""
+    """Return the constants that a Mul multiplies; none where a value is no such Mul."""
     node = value.producer()
     if node is None or node.op_type != "Mul" or node.domain:
         return []
@@ -229,7 +229,7 @@ def _factors(value: ir.Value) -> list[ir.Value]:
 
 
 def _least(value: ir.Value) -> float:
-    """Return the least magnitude in a constant, zero aside, or in a product of constants."""
+    """Return the least magnitude in a constant, zero aside, or in a Mul of constants."""
     tensor = constant_of(value)
     if tensor is None:
         return math.prod(_least(factor) for factor in _factors(value))

@@ -44,7 +44,7 @@ class Probes:
             for value in (
                 *graph.inputs,
                 *graph.initializers.values(),
-                *(made for node in graph for made in node.outputs),
+                *(output for node in graph for output in node.outputs),
             )
         }
         self._functions: dict[ir.OperatorIdentifier, list[int]] = {}
@@ -123,16 +123,16 @@ class Probes:
         ]
 
     def _grow(self, node: ir.Node, numbers: Sequence[int]) -> list[ir.Value]:
-        """Return a node so many more outputs."""
+        """Append outputs to a node, one for each number."""
         before = len(node.outputs)
         node.resize_outputs(before + len(numbers))
-        made = list(node.outputs[before:])
-        for value in made:
+        added = list(node.outputs[before:])
+        for value in added:
             value.name, value.type = self._unique(), ir.TensorType(FLOAT)
-        return made
+        return added
 
     def _largest(self, value: ir.Value, graph: ir.Graph, after: ir.Node | None) -> ir.Value:
-        """Reduce a value to its largest finite magnitude, right behind the node that makes it."""
+        """Reduce a value to its largest finite magnitude, right after the node that computes it."""
         limit = self._constant(float("inf"), graph, after)
         zero = self._constant(0.0, graph, limit.producer())
         none = self._constant(NOT_RUN, graph, zero.producer(), dims=1)
@@ -165,8 +165,8 @@ class Probes:
         attributes: Mapping[str, int | ir.TensorProtocol],
     ) -> ir.Node:
         """Add a node behind another, or as the first of a graph."""
-        made = ir.Value(name=self._unique())
-        node = ir.node(op_type, inputs, attributes=attributes, outputs=[made], name=made.name)
+        added = ir.Value(name=self._unique())
+        node = ir.node(op_type, inputs, attributes=attributes, outputs=[added], name=added.name)
         first = next(iter(graph), None)
         if after is not None:
             graph.insert_after(after, node)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranges:
-    """What was measured, by the numbers that `numbered` gives values; it holds for clones too.
+    """What was measured, by the numbers that `numbered` assigns to values; it holds for clones too.
 
     Attributes:
         largest: the largest finite magnitude of values that were computed.
@@ -76,7 +76,7 @@ def numbered(model: ir.Model) -> dict[ir.Value, int]:
 
 
 def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
-    """Run a model on samples, and give the largest finite magnitude of each float32 value.
+    """Run a model on samples, and return the largest finite magnitude of each float32 value.
 
     Values behind a node that nothing can run are left out, and so are those within a branch or a
     loop that no sample enters.
@@ -84,7 +84,7 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
     Args:
         model: as it was before anything is narrow, with types; not changed.
         samples: gone through once for every `narrowpass_analysis.values.AT_ONCE` values.
-        ctx: gives the target, which runs it; the reference evaluator if there is none.
+        ctx: has the target, which runs it; the reference evaluator if there is none.
 
     Raises:
         DataError: an input is NaN on a sample, or nothing is computed of it; the message names

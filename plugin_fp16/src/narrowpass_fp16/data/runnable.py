@@ -23,7 +23,7 @@ def cut_off(model: ir.Model, ctx: Context) -> dict[ir.Value, str]:
 
     Args:
         model: changed in place; outputs that cannot be computed go, inputs stay.
-        ctx: gives the target.
+        ctx: has the target.
 
     Returns:
         The values that were removed, each with the reason.
@@ -49,8 +49,8 @@ def cut_off(model: ir.Model, ctx: Context) -> dict[ir.Value, str]:
             lost.update((value, reason) for value in _produced(node))
     for key, reason in calls.items():
         function = model.functions.pop(key)
-        made = [value for node in function.all_nodes() for value in node.outputs]
-        lost.update((value, reason) for value in (*function.inputs, *made))
+        results = [value for node in function.all_nodes() for value in node.outputs]
+        lost.update((value, reason) for value in (*function.inputs, *results))
     kept = [value for value in model.graph.outputs if value not in lost]
     model.graph.outputs.clear()
     model.graph.outputs.extend(kept)
@@ -94,7 +94,7 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _produced(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield what a node gives, and all within its subgraphs."""
+    """Yield the outputs of a node, and of all nodes within its subgraphs."""
     yield from node.outputs
     for body in subgraphs(node):
         for graph in nested_graphs(body):

@@ -30,7 +30,7 @@ def with_cast(model: ir.Model, dtype: ir.DataType, ctx: Context) -> ir.Model:
     Args:
         model: not changed.
         dtype: the narrow type.
-        ctx: told of the upgrade.
+        ctx: receives the report of the upgrade.
 
     Raises:
         PassError: it cannot be upgraded.
@@ -40,13 +40,13 @@ def with_cast(model: ir.Model, dtype: ir.DataType, ctx: Context) -> ir.Model:
         return model
     name = dtype.name.lower()
     try:
-        made, changed = upgrade(model.clone(), least)
+        upgraded, changed = upgrade(model.clone(), least)
     except PassError as error:
         raise PassError(
             f"Cast knows {name} from operator set {least} on; the model has {before}: {error}"
         ) from error
-    _tell(ctx, changed, before, least, f"Cast to {name} came with operator set {least}")
-    return made
+    _report_upgrade(ctx, changed, before, least, f"Cast to {name} came with operator set {least}")
+    return upgraded
 
 
 def with_more(
@@ -62,8 +62,8 @@ def with_more(
         model: not changed.
         dtype: the narrow type; nothing is done for float16, which all operators had early.
         color: what the classifiers say of a node.
-        ctx: told of the upgrade, or why there is none.
-        gains: tells whether the second model, written with the newer set, becomes narrower.
+        ctx: receives the report of the upgrade, or why there is none.
+        gains: returns whether the second model, written with the newer set, becomes narrower.
 
     Returns:
         Another model, or the same one where it gains nothing, or cannot be upgraded.
@@ -76,16 +76,18 @@ def with_more(
     if least <= before:
         return model
     try:
-        made, changed = upgrade(model.clone(), least)
+        upgraded, changed = upgrade(model.clone(), least)
     except PassError as error:
         ctx.observer.log.warning(
             "fp16: operators that have bfloat16 from %d on stay wide: %s", least, error
         )
         return model
-    if made is model or not gains(model, made):
+    if upgraded is model or not gains(model, upgraded):
         return model
-    _tell(ctx, changed, before, least, f"its operators have bfloat16 from operator set {least} on")
-    return made
+    _report_upgrade(
+        ctx, changed, before, least, f"its operators have bfloat16 from operator set {least} on"
+    )
+    return upgraded
 
 
 def _wanted(
@@ -105,7 +107,7 @@ def _wanted(
     return found
 
 
-def _tell(ctx: Context, changed: list[ir.Node], before: int, to: int, why: str) -> None:
+def _report_upgrade(ctx: Context, changed: list[ir.Node], before: int, to: int, why: str) -> None:
     ctx.observer.log.info("fp16: operator set %d becomes %d", before, to)
     ctx.counters["upgraded-to"] = to
     reason = f"{why}; the model had {before}"

@@ -78,7 +78,7 @@ def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[S
     holds = any(_is_container(formal) for formal in (*schema.inputs, *schema.outputs))
     says = not _SAYS_TYPE.isdisjoint(schema.attributes) and node.op_type not in _CHANGED
     read = {formal.type_str for formal in schema.inputs}
-    made = {formal.type_str for formal in schema.outputs}
+    written = {formal.type_str for formal in schema.outputs}
     for values, formals, output in (
         (node.inputs, schema.inputs, False),
         (node.outputs, schema.outputs, True),
@@ -90,7 +90,7 @@ def _slots(node: ir.Node, schema: onnx.defs.OpSchema, narrow: str) -> Iterator[S
             parameter = formal.type_str if narrow in formal.types and not holds else ""
             if parameter.startswith("tensor(") or (node.op_type, parameter) in _FIXED:
                 parameter = ""
-            if says and parameter not in read & made:
+            if says and parameter not in read & written:
                 parameter = ""  # the result is of the type that the attribute says, or follows
             parameter = _SAME.get((node.op_type, parameter), parameter)
             variadic = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -134,7 +134,7 @@ def can_hold(node: ir.Node, version: int, dtype: ir.DataType) -> bool:
 
 
 def accumulator_attribute(node: ir.Node, version: int) -> str:
-    """Name the attribute that says what a node's sums are kept in; empty where it has none."""
+    """Name the attribute that sets the type of a node's accumulators; empty where it has none."""
     schema = _schema(node.op_type, version, node.domain)
     names = () if schema is None else ("stash_type", "softmax_precision")
     return next((name for name in names if schema and name in schema.attributes), "")

@@ -31,7 +31,7 @@ class Emission:
         model: changed in place.
         placement: of its values.
         dtype: the narrow type.
-        accumulate: gives what the sums of a node are to be kept in; empty for nothing.
+        accumulate: returns the requested type of a node's accumulators; empty for none.
 
     Attributes:
         casts: how many were written.
@@ -62,7 +62,7 @@ class Emission:
         for (node, name), variable in self._placement.variables.items():
             if self._placement.narrow(variable):
                 self._change_attributes(node, name)
-                self._ask_for_sums(node)
+                self._request_accumulators(node)
                 self.changed = True
         for value, uses in list(self._placement.uses.items()):
             if uses.maker is None:
@@ -80,15 +80,15 @@ class Emission:
         alone = not wide and not value.is_graph_output()
         maker = value.producer()
         if maker is None:
-            made = self._narrow_initializer(value, value, alone=alone)
+            narrowed = self._narrow_initializer(value, value, alone=alone)
         elif maker.op_type == "Constant":
-            made = self._narrow_constant(maker, alone=alone)
+            narrowed = self._narrow_constant(maker, alone=alone)
         else:
-            made = self._narrow_stored(maker, alone=alone)
-        if made is not value:
+            narrowed = self._narrow_stored(maker, alone=alone)
+        if narrowed is not value:
             for node, index in narrow:
-                _replace(node, index, made)
-        if maker is not None and maker.graph is not None and alone and made is not value:
+                _replace(node, index, narrowed)
+        if maker is not None and maker.graph is not None and alone and narrowed is not value:
             maker.graph.remove(maker, safe=True)
         self.changed = True
 
@@ -98,7 +98,7 @@ class Emission:
         if graph is None or tensor is None or value.name is None or source.name is None:
             raise ValueError(f"{source.name!r} is no initializer")
         name = source.name if alone else self._unique(f"{value.name}.{self._dtype.name.lower()}")
-        made = ir.Value(
+        narrowed = ir.Value(
             name=name,
             shape=value.shape,
             type=ir.TensorType(self._dtype),
@@ -106,9 +106,9 @@ class Emission:
         )
         if alone:
             del graph.initializers[source.name]
-        graph.initializers[name] = made
+        graph.initializers[name] = narrowed
         self.constants += 1
-        return made
+        return narrowed
 
     def _narrow_constant(self, node: ir.Node, *, alone: bool) -> ir.Value:
         """Let a Constant be narrow, or put one that is beside it."""
@@ -124,13 +124,15 @@ class Emission:
             value.type = ir.TensorType(self._dtype)
             return value
         name = self._unique(f"{value.name}.{self._dtype.name.lower()}")
-        made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(self._dtype))
-        beside = ir.node("Constant", [], attributes={"value": narrow}, outputs=[made], name=name)
+        narrowed = ir.Value(name=name, shape=value.shape, type=ir.TensorType(self._dtype))
+        beside = ir.node(
+            "Constant", [], attributes={"value": narrow}, outputs=[narrowed], name=name
+        )
         node.graph.insert_after(node, beside)
-        return made
+        return narrowed
 
     def _narrow_stored(self, cast: ir.Node, *, alone: bool) -> ir.Value:
-        """Return a constant of 16 bits that a Cast makes float32 as it is, or in the other type."""
+        """Return a 16-bit constant with a Cast to float32 as it is, or in the other 16-bit type."""
         source = cast.inputs[0]
         if source is None or source.const_value is None:
             raise ValueError(f"{cast.name!r} reads no constant")
@@ -140,7 +142,7 @@ class Emission:
         return self._narrow_initializer(cast.outputs[0], source, alone=only)
 
     def _type(self, value: ir.Value, uses: Uses) -> None:
-        """Give a computed value its type, and a cast for those that read it as the other."""
+        """Set the type of a computed value, and insert a cast for users of the other type."""
         is_narrow = self._placement.narrow(uses.maker)
         if is_narrow:
             value.type = ir.TensorType(self._dtype)
@@ -152,19 +154,19 @@ class Emission:
             return
         target = FLOAT if is_narrow else self._dtype
         name = self._unique(f"{value.name or 'value'}.{target.name.lower()}")
-        made = ir.Value(name=name, type=ir.TensorType(target))
+        narrowed = ir.Value(name=name, type=ir.TensorType(target))
         if any(node in self._outer for node, _ in others):
             # The output of the model, or function, keeps its name.
-            value.name, made.name = name, value.name
+            value.name, narrowed.name = name, value.name
         cast = ir.node(
             "Cast",
             [value],
             attributes={"to": int(target)},
-            outputs=[made],
+            outputs=[narrowed],
             name=self._unique(f"{name}/Cast"),
         )
         for node, index in others:
-            _replace(node, index, made)
+            _replace(node, index, narrowed)
         _insert(value, cast)
         self.casts += 1
 
@@ -204,8 +206,8 @@ class Emission:
         result.replace_all_uses_with(source)
         node.graph.remove(node, safe=True)
 
-    def _ask_for_sums(self, node: ir.Node) -> None:
-        """Say what sums are kept in: by the operator's attribute if it has one, or as metadata."""
+    def _request_accumulators(self, node: ir.Node) -> None:
+        """Set the accumulators' type: by the operator's attribute if it has one, or as metadata."""
         name = self._accumulate(node)
         if not name:
             return
@@ -233,7 +235,7 @@ def _replace(node: ir.Node | ir.Graph, index: int, value: ir.Value) -> None:
 
 
 def _insert(value: ir.Value, cast: ir.Node) -> None:
-    """Put a cast right behind what makes its input."""
+    """Put a cast right after the producer of its input."""
     producer = value.producer()
     if producer is not None and producer.graph is not None:
         producer.graph.insert_after(producer, cast)

@@ -2,7 +2,7 @@
 
 A variable stands for the inputs and outputs of a node that must have one type (by ONNX's schema),
 for a value that a loop carries, for an output of an If, or for what all calls of a function have in
-common. It is narrow, on the side of the source, or wide. A value costs one cast where what makes it
+common. It is narrow, on the side of the source, or wide. A value costs one cast where its producer
 is wide and some reader narrow, and one where it is the other way round, however many readers there
 are; a constant costs its size twice where a reader is wide, in the file and in each run. Of as many
 bytes, fewer casts are cheaper. Green nodes are narrow, red ones wide, and all others go where that
@@ -36,13 +36,13 @@ _LOOP = 16
 
 @dataclass
 class Uses:
-    """What a value is made and read by.
+    """The producer and the users of a value.
 
     Attributes:
-        maker: the variable that it is made by; None for a constant, which is stored as needed.
+        maker: the variable of its producer; None for a constant, which is stored as needed.
         readers: for each variable, who reads it so: a node and the index of its input, or a graph
             and the index of its output.
-        depth: how many loops it is made in.
+        depth: how many loops it is computed in.
     """
 
     maker: int | None
@@ -57,13 +57,13 @@ class Tied:
     Attributes:
         given: indices of the node's inputs.
         results: graphs, and indices of their outputs.
-        made: outputs of the node.
+        outputs: outputs of the node.
         formals: inputs of the subgraph.
     """
 
     given: list[int] = field(default_factory=list)
     results: list[tuple[ir.Graph, int]] = field(default_factory=list)
-    made: list[ir.Value] = field(default_factory=list)
+    outputs: list[ir.Value] = field(default_factory=list)
     formals: list[ir.Value] = field(default_factory=list)
 
 
@@ -73,9 +73,9 @@ class Placement:
     Args:
         model: with types and shapes as far as they are known.
         dtype: the narrow type.
-        color: gives the colour of a node.
+        color: returns the colour of a node.
         keeps: names of graph inputs and outputs whose type stays; None for all.
-        wide: tells of values that must not be narrow where a subgraph or function begins or ends.
+        wide: returns whether a value stays wide at the border of a subgraph or function.
         follows: Casts to floats that may be narrow only where another Cast reads narrow.
         better_wide: nodes that are narrow only where that spares a cast.
         by_bytes: whether a cast counts as many bytes as it moves, or one.
@@ -112,9 +112,9 @@ class Placement:
         self._entered: set[ir.OperatorIdentifier] = set()
         self._add_graph(model.graph, 0)
         for value in model.graph.inputs:
-            self._make(value, WIDE if self._keeps_type(value) else self._network.add_node())
+            self._add_value(value, WIDE if self._keeps_type(value) else self._network.add_node())
         for index, value in enumerate(model.graph.outputs):
-            # Of one that may change, the type is that of what makes it.
+            # Of one that may change, the type is that of its producer.
             if self._keeps_type(value) and is_float(value):
                 self._read(value, WIDE, model.graph, index)
 
@@ -192,7 +192,7 @@ class Placement:
     def _add_graph(self, graph: ir.Graph, depth: int) -> None:
         for value in graph.initializers.values():
             if is_float(value) and not value.is_graph_input():
-                self._make(value, None, depth)
+                self._add_value(value, None, depth)
         for node in graph:
             self._add_node(node, depth)
 
@@ -220,7 +220,7 @@ class Placement:
             return
         color = self._color(node)
         if _is_constant(node) and color is not Color.RED:
-            self._make(node.outputs[0], None, depth)
+            self._add_value(node.outputs[0], None, depth)
             return
         known = slots(node, self._opsets.version(node), self._dtype)
         if known is None:
@@ -238,7 +238,7 @@ class Placement:
                 variable = self._variable(node, slot.parameter)
                 self._fixed[variable] = color
             if slot.output:
-                self._make(slot.value, variable, depth)
+                self._add_value(slot.value, variable, depth)
                 continue
             self._read(slot.value, variable, node, slot.index)
             if variable != WIDE and node.op_type == "Cast" and not is_float(node.outputs[0]):
@@ -251,11 +251,11 @@ class Placement:
                 self._read(value, WIDE, node, index)
         for value in node.outputs:
             if is_float(value):
-                self._make(value, WIDE, depth)
+                self._add_value(value, WIDE, depth)
         for graph in graphs:
             for value in (*graph.inputs, *graph.initializers.values()):
                 if is_float(value):
-                    self._make(value, WIDE, depth)
+                    self._add_value(value, WIDE, depth)
             for inner in graph:
                 called = self._model.functions.get(inner.op_identifier())
                 if called is not None and self._opsets.enters(called):
@@ -271,7 +271,7 @@ class Placement:
             self._add_graph(graph, depth)
         for index, value in enumerate(node.outputs):
             results = [(graph, index) for graph in graphs.values()]
-            self._tie(node, f"output {index}", Tied(results=results, made=[value]), depth)
+            self._tie(node, f"output {index}", Tied(results=results, outputs=[value]), depth)
 
     def _add_loop(self, node: ir.Node, body: ir.Graph, depth: int) -> None:
         self._add_graph(body, depth + 1)
@@ -280,12 +280,12 @@ class Placement:
             tied = Tied(
                 given=[2 + index],
                 results=[(body, 1 + index)],
-                made=list(node.outputs[index : index + 1]),
+                outputs=list(node.outputs[index : index + 1]),
                 formals=[body.inputs[2 + index]],
             )
             self._tie(node, f"carried {index}", tied, depth)
         for index, value in enumerate(node.outputs[carried:]):
-            tied = Tied(results=[(body, 1 + carried + index)], made=[value])
+            tied = Tied(results=[(body, 1 + carried + index)], outputs=[value])
             self._tie(node, f"scan {index}", tied, depth)
 
     def _add_scan(self, node: ir.Node, body: ir.Graph, depth: int) -> None:
@@ -296,10 +296,10 @@ class Placement:
             tied = Tied(given=[index], formals=[formal])
             if index < states:
                 tied.results = [(body, index)]
-                tied.made = list(node.outputs[index : index + 1])
+                tied.outputs = list(node.outputs[index : index + 1])
             self._tie(node, f"input {index}", tied, depth)
         for index, value in enumerate(node.outputs[states:]):
-            tied = Tied(results=[(body, states + index)], made=[value])
+            tied = Tied(results=[(body, states + index)], outputs=[value])
             self._tie(node, f"scan {index}", tied, depth)
 
     def _add_call(self, node: ir.Node, function: ir.Function, depth: int) -> None:
@@ -318,7 +318,7 @@ class Placement:
         if first:
             for index, formal in enumerate(function.inputs):
                 tied = self._ties(formal)
-                self._make(formal, variable(f"input {index}") if tied else WIDE, depth)
+                self._add_value(formal, variable(f"input {index}") if tied else WIDE, depth)
             self._add_graph(function.graph, depth)
             for index, result in enumerate(function.outputs):
                 if is_float(result):
@@ -335,7 +335,7 @@ class Placement:
         for index, value in enumerate(node.outputs):
             if is_float(value):
                 same = index < len(function.outputs) and self._ties(function.outputs[index])
-                self._make(value, variable(f"output {index}") if same else WIDE, depth)
+                self._add_value(value, variable(f"output {index}") if same else WIDE, depth)
         if self._color(node) is Color.RED:
             self._fixed.update(dict.fromkeys(own, Color.RED))
 
@@ -347,7 +347,7 @@ class Placement:
         given = [(index, node.inputs[index]) for index in tied.given]
         results = [(graph, index, graph.outputs[index]) for graph, index in tied.results]
         values = [value for _, value in given] + [value for _, _, value in results]
-        values += tied.made + tied.formals
+        values += tied.outputs + tied.formals
         # Where one of them is no float tensor, or of unknown type, none changes.
         same = all(v is not None and is_float(v) and not self._wide(v) for v in values)
         same = same and can_hold(node, self._opsets.version(node), self._dtype)
@@ -359,10 +359,10 @@ class Placement:
         for graph, index, value in results:
             if is_float(value):
                 self._read(value, variable, graph, index)
-        for value in tied.made:
-            self._make(value, variable, depth)
+        for value in tied.outputs:
+            self._add_value(value, variable, depth)
         for value in tied.formals:
-            self._make(value, variable, depth + 1)
+            self._add_value(value, variable, depth + 1)
 
     def _variable(self, node: ir.Node, name: str) -> int:
         key = node, name
@@ -370,7 +370,7 @@ class Placement:
             self.variables[key] = self._network.add_node()
         return self.variables[key]
 
-    def _make(self, value: ir.Value, maker: int | None, depth: int = 0) -> None:
+    def _add_value(self, value: ir.Value, maker: int | None, depth: int = 0) -> None:
         if not is_float(value):
             return
         known = self.uses.get(value)
@@ -393,7 +393,7 @@ class Placement:
 
 
 def _is_constant(node: ir.Node) -> bool:
-    """Return whether a node gives a constant of float32, which each reader may have in its type."""
+    """Return whether a node is a constant of float32, which each user may read in its own type."""
     if node.domain or len(node.outputs) != 1 or not is_float(node.outputs[0]):
         return False
     if node.op_type == "Constant":

@@ -1,4 +1,4 @@
-"""Ranges of values, taken from data."""
+"""Calibration: clipping ranges of values from data."""
 
 from __future__ import annotations
 

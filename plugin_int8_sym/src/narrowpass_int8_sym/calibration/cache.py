@@ -1,4 +1,4 @@
-"""Ranges that were found, and the state of a calibration that was interrupted, in files."""
+"""Files that hold clipping ranges, and the state of an interrupted calibration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading a file raises that is damaged, or holds something else."""
+"""Exceptions that parsing a damaged or foreign file can raise."""
 
 
 def default_folder() -> Path:
@@ -65,15 +65,15 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Partial:
-    """Where a calibration is that has not ended.
+class PartialCalibration:
+    """The state of an interrupted calibration.
 
     Attributes:
         names: of the values that are observed.
-        round: which time the samples go by, from 0.
-        done: how many of them were seen in this round.
-        extremes: what observers gave as `state`; float64 of shape [names, 2].
-        counts: the same; int64 of shape [names, counts].
+        round: the current pass over the samples, from 0.
+        done: how many samples were observed in this round.
+        extremes: from `Observer.state`; float64 of shape [names, 2].
+        counts: from `Observer.state`; int64 of shape [names, counts].
     """
 
     names: tuple[str, ...]
@@ -94,14 +94,14 @@ class Partial:
 
 @dataclass(frozen=True)
 class CalibrationCache:
-    """A folder of calibrations.
+    """A folder of calibration results.
 
-    A file that cannot be read, is damaged or is another's is ignored with a warning; so is a
+    A file that cannot be read, is damaged or has another format is ignored with a warning; so is a
     folder that cannot be written to. Several processes may use the folder at once: each file is
     replaced as a whole, and ranges that another one found meanwhile are kept.
 
     Attributes:
-        folder: where files are; made when one is written.
+        folder: of the files; created when the first one is written.
         every: after how many samples the state is written.
     """
 
@@ -112,33 +112,33 @@ class CalibrationCache:
         if self.every < 1:
             raise UsageError(f"every must be at least 1: {self.every}")
 
-    def entry(self, key: str) -> Entry:
-        """Read what is known of a calibration.
+    def entry(self, key: str) -> CacheEntry:
+        """Read the file of a calibration; the entry is empty where there is none.
 
         Args:
-            key: tells the model, the data and the options; good as the name of a file.
+            key: a hash of the model, the data and the options; valid as a file name.
         """
-        return Entry(self.folder / f"{key}{SUFFIX}", key)
+        return CacheEntry(self.folder / f"{key}{SUFFIX}", key)
 
 
-class Entry:
+class CacheEntry:
     """One calibration's file.
 
     Attributes:
         path: of the file.
-        ranges: what was found, by value.
-        partial: what has not ended; None for nothing.
+        ranges: by the name of the value.
+        partial: the state of an interrupted calibration; None where there is none.
     """
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self._key = path, key
         self._writable = True
         self.ranges: dict[str, Range]
-        self.partial: Partial | None
+        self.partial: PartialCalibration | None
         self.ranges, self.partial = self._read()
 
-    def save(self, ranges: Mapping[str, Range], partial: Partial | None) -> None:
-        """Write ranges besides those that are there, and the state of what has not ended."""
+    def save(self, ranges: Mapping[str, Range], partial: PartialCalibration | None) -> None:
+        """Add ranges to the file, and replace the state of the interrupted calibration."""
         if not self._writable:
             return
         if ranges:
@@ -176,7 +176,7 @@ class Entry:
             # Mostly zeros, but packing them would take longer than writing.
             np.savez(file, **arrays)
 
-    def _read(self) -> tuple[dict[str, Range], Partial | None]:
+    def _read(self) -> tuple[dict[str, Range], PartialCalibration | None]:
         try:
             with self.path.open("rb") as file:
                 return self._parse(file.read())
@@ -188,7 +188,7 @@ class Entry:
             _log.warning("%s is no calibration, so it is ignored: %s", self.path, repr(error))
         return {}, None
 
-    def _parse(self, data: bytes) -> tuple[dict[str, Range], Partial | None]:
+    def _parse(self, data: bytes) -> tuple[dict[str, Range], PartialCalibration | None]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             damaged = archive.testzip()
         if damaged is not None:
@@ -197,11 +197,11 @@ class Entry:
         header = parse_json(loaded["header"].tobytes(), infinite=True)
         if header["format"] != FORMAT or header["key"] != self._key:
             raise ValueError("it is of another version, or another model")
-        ranges = {_text(name): _range(told) for name, told in header["ranges"].items()}
+        ranges = {_text(name): _range_from_json(item) for name, item in header["ranges"].items()}
         partial = None
         if "partial" in header:
             state = header["partial"]
-            partial = Partial(
+            partial = PartialCalibration(
                 tuple(map(_text, state["names"])),
                 _whole(state["round"]),
                 _whole(state["done"]),
@@ -211,7 +211,7 @@ class Entry:
         return ranges, partial
 
     def _sweep(self) -> None:
-        """Delete what processes that were killed left half written."""
+        """Delete partial files that killed processes left behind."""
         for path in self.path.parent.glob(".narrowpass-*.tmp"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _LEFT_BEHIND:
@@ -223,8 +223,8 @@ def _range_to_json(kept: Range) -> list[object]:
     return ends if kept.histogram is None else [*ends, kept.histogram.to_json()]
 
 
-def _range(told: Sequence[Any]) -> Range:
-    low, high, *histogram = told
+def _range_from_json(fields: Sequence[Any]) -> Range:
+    low, high, *histogram = fields
     shown = Histogram.from_json(histogram[0]) if histogram else None
     return Range(_number(low), _number(high), shown)
 
@@ -248,5 +248,5 @@ def _whole(value: object) -> int:
 
 
 def stacked(states: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Put the states of observers into one array each."""
+    """Stack the states of observers: extremes and counts."""
     return np.stack([state[0] for state in states]), np.stack([state[1] for state in states])

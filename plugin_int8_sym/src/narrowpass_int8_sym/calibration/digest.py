@@ -1,4 +1,4 @@
-"""Hashes of what ranges follow from: a model, and samples."""
+"""Hashes of a model and of samples, which together identify a calibration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = 1 << 20
 
 
 class _Hash:
-    """SHA-256 of parts, each with its length before it, so that no two lists of parts agree."""
+    """SHA-256 of parts, each prefixed by its length, so that the boundaries of parts count."""
 
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
@@ -27,7 +27,7 @@ class _Hash:
         self._sha.update(raw)
 
     def write(self, data: Any, /) -> int:
-        """Take what a tensor writes, as a file would."""
+        """Hash bytes; the method that `tofile` of a tensor calls."""
         view = memoryview(data).cast("B")
         for start in range(0, len(view), _PIECE):
             self._sha.update(view[start : start + _PIECE])
@@ -95,7 +95,7 @@ class DataDigest:
         self._sha = _Hash()
 
     def add(self, feeds: Feeds) -> None:
-        """Take a sample; arrays are read in pieces."""
+        """Hash a sample; arrays are read in pieces."""
         self._sha.part(f"sample {len(feeds)}")
         for name in sorted(feeds):
             array = np.asarray(feeds[name])
@@ -113,7 +113,7 @@ class DataDigest:
 
 
 def combined(parts: Iterable[str]) -> str:
-    """Return the SHA-256 of some texts, as 64 hexadecimal digits."""
+    """Return the SHA-256 of several texts, as 64 hexadecimal digits."""
     sha = _Hash()
     for part in parts:
         sha.part(part)

@@ -1,15 +1,15 @@
-"""The window of a histogram whose quantized distribution tells least from the true one.
+"""The clipping range with the least Kullback-Leibler divergence from the histogram.
 
-After S. Migacz, "8-bit Inference with TensorRT" (GTC 2017), for windows that hold zero anywhere,
-not only at one end or in the middle. P is the histogram within the window, with what lies outside
-added to the outermost bins. Q has the levels of the quantized type: each takes an equal part of
-the window's bins, and spreads what they hold inside the window evenly over those that P has
-something in. The window with the least divergence KL(P || Q) is chosen. Zeros are left out of
+After S. Migacz, "8-bit Inference with TensorRT" (GTC 2017), for clipping ranges with zero at any
+position, not only at one end or in the middle. P is the histogram within the range; clipped
+elements are added to its outermost bins. Q is P quantized: each level of the quantized type covers
+an equal part of the bins, and distributes their unclipped elements evenly over those bins that are
+not empty in P. The range with the least divergence KL(P || Q) is chosen. Zeros are left out of
 both, as they are exact.
 
-Two things keep P and Q from being alike where they say nothing. A window has at least as many
-bins as levels. And it clips at most 1 % of the elements: a window with next to nothing in it has
-all of P in one bin, and Q too. Q has a tiny amount in all bins, so that no divergence is infinite.
+Two conditions exclude degenerate ranges. A range has at least as many bins as there are levels. And
+it clips at most 1 % of the elements: in a range with few elements, P and Q both are a single bin. Q
+has a tiny amount in all bins, so that no divergence is infinite.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import numpy as np
 from narrowpass_int8_sym.calibration.histogram import Array, Histogram
 
 CLIPPED = 0.01
-"""The share of elements that a window may clip."""
+"""The largest share of elements that a range may clip."""
 
 BACKGROUND = 1e-10
-"""What Q has in each bin besides, as a share of all elements."""
+"""The amount added to each bin of Q, as a share of all elements."""
 
 _SIDE = 48
-"""Positions of each end that are tried in one go, where both ends move."""
+"""Candidate positions of each end in one grid, where both ends vary."""
 
 _AT_ONCE = 256
-"""Windows that are compared at once; it bounds the memory."""
+"""Candidate ranges that are evaluated at once; it bounds the memory."""
 
 
 def clipping_range(histogram: Histogram, levels: int) -> tuple[int, int]:
-    """Choose a window.
+    """Choose the clipping range, in bins.
 
-    Where one end is fixed, or there are up to 48 bins on each side, all windows are compared.
-    Else 48 positions of each end, and then those around the best.
+    Where one end is fixed, or there are up to 48 bins on each side, the search is exhaustive. Else
+    a grid of 48 positions of each end is refined around the best.
 
     Args:
         histogram: with elements that are not zero.
         levels: how many the quantized type has for it; at most the bins.
 
     Returns:
-        How many bins below zero and above it are in the window. Of several with the same
-        divergence, the widest ones come first.
+        The number of bins below zero and above it in the range; of several with the same
+        divergence, the widest.
     """
     below, above = (0, histogram.below), (0, histogram.above)
     side = _SIDE if histogram.below and histogram.above else len(histogram.counts) + 1
@@ -62,35 +62,35 @@ def clipping_range(histogram: Histogram, levels: int) -> tuple[int, int]:
 
 
 def _positions(first: int, last: int, count: int) -> Array:
-    """Return some integers of an interval, with its ends, the largest first."""
+    """Return evenly spaced integers of an interval, with its ends, the largest first."""
     if last - first < count:
         return np.arange(last, first - 1, -1)
     return np.unique(np.rint(np.linspace(first, last, count)).astype(np.int64))[::-1]
 
 
 def _around(place: int, interval: tuple[int, int], side: int) -> tuple[int, int]:
-    """Return the part of an interval between the positions on both sides of one."""
+    """Return the part of an interval between the grid positions on both sides of one."""
     reach = -(-(interval[1] - interval[0]) // (side - 1))
     return max(place - reach, interval[0]), min(place + reach, interval[1])
 
 
 def divergence(histogram: Histogram, below: Array, above: Array, levels: int) -> Array:
-    """Return KL(P || Q) of windows, in nats.
+    """Return KL(P || Q) of clipping ranges, in nats.
 
-    It is taken level by level from sums over the bins, not bin by bin.
+    It is computed for each level, from prefix sums over the bins.
 
     Args:
         histogram: with elements that are not zero.
-        below: bins of each window below zero; int64 of shape [windows].
-        above: bins of each window above zero; together at least as many as levels, and 2.
-        levels: how many equal parts a window has.
+        below: bins of each range below zero; int64 of shape [ranges].
+        above: bins of each range above zero; together at least as many as levels, and 2.
+        levels: how many equal parts a range has.
 
     Returns:
-        float64 of shape [windows]; infinity where too much is clipped.
+        float64 of shape [ranges]; infinity where too much is clipped.
     """
     counts = histogram.counts
-    mass, filled = _sums(counts), _sums(counts > 0)
-    logs = _sums(_xlogx(counts))
+    mass, filled = _prefix_sums(counts), _prefix_sums(counts > 0)
+    logs = _prefix_sums(_xlogx(counts))
     total = mass[-1]
     first = histogram.below - below
     size = below + above
@@ -122,6 +122,6 @@ def _xlogx(x: Array) -> Array:
     return result
 
 
-def _sums(values: Array) -> Array:
-    """Return the sums of the first 0, 1, 2, … values."""
+def _prefix_sums(values: Array) -> Array:
+    """Return the prefix sums of n values, from the empty one on: n + 1 elements."""
     return np.concatenate([np.zeros(1, values.dtype), np.cumsum(values)])

@@ -16,12 +16,12 @@ Array = np.ndarray[Any, Any]
 _SLACK = 1e-3
 """How far elements may leave the range of the first round, relative to its width.
 
-A backend may sum in another order with another number of threads, so the second round may differ
+A backend with another number of threads may add in another order, so the second round may differ
 in the last bits.
 """
 
 _SHOWN = 64
-"""Bins of a histogram for people; one more where zero would not be an edge."""
+"""Bins of a histogram in a report; one more where zero would not be an edge."""
 
 
 class Histogram:
@@ -90,7 +90,7 @@ class Histogram:
         self.check(where)
 
     def check(self, where: str) -> None:
-        """Check that what was counted is what the first round saw.
+        """Check that all elements are within the range of the first round.
 
         Args:
             where: names the value and the sample that was counted last, for messages.
@@ -109,11 +109,11 @@ class Histogram:
         )
 
     def compact(self, low: float, high: float) -> Compact:
-        """Return the histogram for people, with neighbouring bins as one.
+        """Return the histogram for reports, with neighbouring bins merged.
 
         Args:
-            low: the least number of the chosen window; 0 where magnitudes were counted.
-            high: the largest number of the chosen window.
+            low: the lower end of the clipping range; 0 where magnitudes were counted.
+            high: its upper end.
         """
         size = -(-len(self.counts) // _SHOWN)
         # Zero stays an edge.

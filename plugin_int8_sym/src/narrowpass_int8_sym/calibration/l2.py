@@ -1,15 +1,15 @@
-"""The window of a histogram that loses least to rounding and clipping, in the square.
+"""The clipping range with the least squared error of rounding and clipping.
 
-The measure is the one that PyTorch's ``HistogramObserver`` documents: elements are taken as spread
-evenly within a bin, and the squared distance from each to its level is integrated. What differs:
-levels lie where int8 has them (zero is one of them), not in the middle of equal intervals; zeros
-cost nothing, as they are exact; the outermost bins count as being where the extremes are; and the
-search does not stop at the first window that is worse than the one before:
+The error is the one that PyTorch's ``HistogramObserver`` documents: elements are distributed evenly
+within a bin, and the squared distance from each to its level is integrated. What differs: levels
+lie where int8 has them (zero is one of them), not in the middle of equal intervals; zeros cost
+nothing, as they are exact; the elements of the outermost bins lie at the extremes; and the search
+does not stop at the first range that is worse than the one before:
 
 1. Rounding is taken as step² / 12 an element (Bennett 1948, "Spectra of quantized signals"), and
-   charged for clipped elements too. Then the error is a convex function of the window's ends, and
-   going down along one end after the other finds its least value.
-2. From there, and from the whole range, the window moves while the exact measure falls.
+   charged for clipped elements too. Then the error is a convex function of the two ends, and
+   coordinate descent finds its minimum.
+2. From there, and from the whole range, a local search moves the ends while the exact error falls.
 
 A squared error keeps a single far element rather than clip it: 60 among 4096 of N(0, 1) costs 2700
 to clip to 8, and the wider steps cost 21; PyTorch's range ends at 59.97. So outliers are left out
@@ -34,7 +34,7 @@ _ENERGY = 0.5
 
 
 def clipping_range(histogram: Histogram, levels: int, outliers: float = 0.0) -> tuple[int, int]:
-    """Choose a window.
+    """Choose the clipping range, in bins.
 
     Args:
         histogram: with elements that are not zero.
@@ -42,7 +42,7 @@ def clipping_range(histogram: Histogram, levels: int, outliers: float = 0.0) -> 
         outliers: the share of elements that may be left out beyond a gap.
 
     Returns:
-        How many bins below zero and above it are in the window, together at least 1.
+        The number of bins below zero and above it in the range, together at least 1.
     """
     counts = _kept(histogram, outliers)
     whole = (histogram.below, histogram.above)
@@ -74,22 +74,22 @@ def _kept(histogram: Histogram, share: float) -> Array:
 
 
 def error(histogram: Histogram, counts: Array, below: int, above: int, levels: int) -> float:
-    """Return the sum of squared errors of a window, in squared bin widths.
+    """Return the sum of squared errors of a clipping range, in squared bin widths.
 
     Args:
         histogram: says where bins are.
         counts: of elements in its bins.
-        below: bins of the window below zero.
-        above: bins of the window above zero; not both are 0.
-        levels: at equal distances over the window, moved by half of one at most so that zero is
+        below: bins of the range below zero.
+        above: bins of the range above zero; not both are 0.
+        levels: at equal distances over the range, shifted by at most half a step so that zero is
             one.
     """
     step = (below + above) / (levels - 1)
     zero = round(below / step)
     edges = np.arange(-histogram.below, histogram.above + 1, dtype=np.float64)
     level = np.clip(np.rint(edges / step), -zero, levels - 1 - zero)
-    # The integral of the squared distance to the nearest level, from the lowest level on. Products,
-    # as numpy's power of 3 takes ten times as long.
+    # The integral of the squared distance to the nearest level, from the lowest level on.
+    # Multiplied out, as numpy's power of 3 takes ten times as long.
     away = edges - level * step
     integral = away * away * away / 3 + (level + zero) * (step**3 / 12)
     costs = np.diff(integral)
@@ -100,7 +100,7 @@ def error(histogram: Histogram, counts: Array, below: int, above: int, levels: i
 
 
 def _smooth(histogram: Histogram, counts: Array, levels: int) -> tuple[int, int]:
-    """Return the best window where rounding costs the same everywhere."""
+    """Return the best range if each element has the rounding error step² / 12."""
     below = histogram.below
     left, right = _clipping(counts[:below][::-1]), _clipping(counts[below:])
     rounding = float(counts.sum()) / (12 * (levels - 1) ** 2)
@@ -116,7 +116,7 @@ def _smooth(histogram: Histogram, counts: Array, levels: int) -> tuple[int, int]
 
 
 def _clipping(counts: Array) -> Array:
-    """Return the squared error of what is clipped, for each number of bins that are not.
+    """Return the squared error of clipping, for each number of bins that are kept.
 
     Args:
         counts: of bins from zero outwards; shape [n].
@@ -139,7 +139,7 @@ def _clipping(counts: Array) -> Array:
 def _descend(
     histogram: Histogram, counts: Array, start: tuple[int, int], levels: int
 ) -> tuple[float, tuple[int, int]]:
-    """Move the ends while the error falls; return it and the window."""
+    """Search locally from a range while the error falls; return the error and the range."""
     known: dict[tuple[int, int], float] = {}
 
     def cost(place: tuple[int, int]) -> float:

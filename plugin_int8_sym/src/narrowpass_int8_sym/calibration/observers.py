@@ -1,9 +1,9 @@
-"""What is remembered of a value while samples go by, and the range that it comes to.
+"""Observers collect statistics of a value over samples, and compute its clipping range.
 
 One class for each calibrator. Those with a histogram go through the data twice: the first round
-finds the least and the largest element, the second fills bins between them. What they remember
-has a fixed size, and all but `MovingAverage` come to the same range, bit for bit, however the
-elements are divided into arrays.
+finds the least and the largest element, the second fills bins between them. Their state has a fixed
+size, and all but `MovingAverage` compute the same range, bit for bit, however the elements are
+divided into arrays.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SMALLEST = 256 * float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True)
 class Range:
-    """What a quantized value can be. Zero is always in it, because int8 must hold it exactly.
+    """A clipping range. Zero is always in it, because int8 must represent it exactly.
 
     Attributes:
         low: finite, 0 or less.
@@ -62,8 +62,8 @@ class Range:
     def of(cls, low: float, high: float, *, symmetric: bool) -> Range:
         """Return the range that holds two numbers and zero, and has a usable width.
 
-        Where both are zero, or so small that no float32 scale can tell them from zero, or low
-        is above high, because there are no elements: 0 to 1, or -1 to 1.
+        Where both are zero, or so small that the scale would not be a normal float32 number, or
+        low is above high, because there are no elements: 0 to 1, or -1 to 1.
         """
         low, high = (min(low, 0.0), max(high, 0.0)) if low <= high else (0.0, 0.0)
         if max(-low, high) < SMALLEST:
@@ -119,12 +119,12 @@ class Calibrator:
 
     @property
     def rounds(self) -> int:
-        """How often it goes through the samples."""
+        """The number of passes over the samples."""
         return _OBSERVERS[self.name].rounds
 
     @property
     def key(self) -> str:
-        """Name it with the options that its ranges depend on."""
+        """The name with the options that ranges depend on, for the key of a cache."""
         relevant = [option.name for option in fields(self) if option.name in self._options]
         return ",".join([self.name, *(f"{name}={getattr(self, name)!r}" for name in relevant)])
 
@@ -133,7 +133,7 @@ class Calibrator:
         return _OBSERVERS[self.name].options
 
     def observer(self, value: str, *, symmetric: bool) -> Observer:
-        """Start to observe a value.
+        """Return an observer of a value.
 
         Args:
             value: its name, for messages.
@@ -143,11 +143,11 @@ class Calibrator:
 
 
 class Observer(abc.ABC):
-    """Remembers what a range follows from.
+    """Collects the statistics of a value that its clipping range is computed from.
 
     Attributes:
-        rounds: how often it must see all samples.
-        options: the fields of `Calibrator` that it goes by.
+        rounds: the number of passes over the samples that it needs.
+        options: the fields of `Calibrator` that it depends on.
     """
 
     rounds: ClassVar[int] = 1
@@ -157,12 +157,12 @@ class Observer(abc.ABC):
         self._value, self._calibrator, self._symmetric = value, calibrator, symmetric
         self._low, self._high = math.inf, -math.inf
 
-    def see(self, array: Array, sample: str) -> None:
-        """Look at what the value is on a sample.
+    def observe(self, array: Array, sample: str) -> None:
+        """Add the elements of the value on a sample.
 
         Args:
             array: of any shape, also with no elements; float16, bfloat16, float32 or float64,
-                all taken as float32.
+                all converted to float32.
             sample: names the sample, for messages.
 
         Raises:
@@ -173,21 +173,21 @@ class Observer(abc.ABC):
         meter = self.meter()
         if meter is not None:
             meter.add(array, self._where(sample))
-            self.take(meter, sample)
+            self.collect(meter, sample)
 
     def meter(self) -> Meter | None:
-        """Give what is to take in the value on the next sample; None where it need not be seen."""
+        """Return the meter for the value on the next sample; None where none is needed."""
         return Extremes()
 
-    def take(self, meter: Meter, sample: str) -> None:
-        """Look at what a meter from `meter` took in.
+    def collect(self, meter: Meter, sample: str) -> None:
+        """Add the measurements of a meter from `meter`.
 
         Args:
             meter: after one sample.
             sample: names the sample, for messages.
 
         Raises:
-            DataError: see `see`.
+            DataError: see `observe`.
         """
         if not isinstance(meter, Extremes):
             raise TypeError(f"{meter} is no meter of this round")
@@ -204,18 +204,18 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def _extremes(self, low: float, high: float) -> None:
-        """Take note of the least and the largest element on a sample that has some."""
+        """Add the least and the largest element of a sample that is not empty."""
 
     def next_round(self) -> None:
-        """Be told that all samples went by, and that they come again."""
+        """End a round: all samples were observed once, and will be observed again."""
         raise AssertionError(f"{type(self).__name__} has one round")
 
     def result(self) -> Range:
-        """Return the range that was found."""
+        """Return the clipping range."""
         return Range.of(self._low, self._high, symmetric=self._symmetric)
 
     def state(self) -> tuple[Array, Array]:
-        """Return all that it remembers.
+        """Return the collected statistics.
 
         Returns:
             The extremes, float64 of shape [2], and counts, int64 of shape [0] or, with a
@@ -224,10 +224,10 @@ class Observer(abc.ABC):
         return np.array([self._low, self._high]), np.zeros(0, np.int64)
 
     def restore(self, extremes: Array, counts: Array) -> None:
-        """Remember what another one's `state` gave, in the same round.
+        """Restore the result of `state` of another observer in the same round.
 
         Raises:
-            ValueError: nothing that `state` could have given.
+            ValueError: `state` cannot have returned this.
         """
         low, high = float(extremes[0]), float(extremes[1])
         nothing = (low, high) == (math.inf, -math.inf)
@@ -248,7 +248,7 @@ class MovingAverage(Observer):
 
     The first sample's extremes are taken as they are; each further one moves them by `averaging`
     times the difference, as PyTorch documents it for ``MovingAverageMinMaxObserver``. So the
-    result depends on the order of the samples, and on what a sample is: an array that `see` is
+    result depends on the order of the samples, and on what a sample is: an array that `observe` is
     given. One without elements does not count.
     """
 
@@ -262,8 +262,8 @@ class MovingAverage(Observer):
         self._high += self._calibrator.averaging * (high - self._high)
 
 
-class Binned(MinMax):
-    """What the calibrators with a histogram share."""
+class HistogramObserver(MinMax):
+    """The base class of the observers with a histogram."""
 
     rounds = 2
     options: ClassVar[tuple[str, ...]] = ("bins",)
@@ -274,20 +274,20 @@ class Binned(MinMax):
         self._second = False
 
     def meter(self) -> Meter | None:
-        """Give one for extremes in the first round, and the bins in the second; see `Observer`."""
+        """Return a meter of extremes in the first round, of bins in the second; see `Observer`."""
         if not self._second:
             return super().meter()
         return None if self._histogram is None else self._histogram.meter
 
-    def take(self, meter: Meter, sample: str) -> None:
-        """See `Observer.take`."""
+    def collect(self, meter: Meter, sample: str) -> None:
+        """See `Observer.collect`."""
         if self._histogram is not None and meter is self._histogram.meter:
             self._histogram.check(self._where(sample))
         else:
-            super().take(meter, sample)
+            super().collect(meter, sample)
 
     def next_round(self) -> None:
-        """Lay the bins over the range that the first round found."""
+        """Create the histogram over the range that the first round found."""
         self._second = True
         # Else there are no elements, or all are zero.
         if self._low <= self._high and max(-self._low, self._high) >= SMALLEST:
@@ -296,7 +296,7 @@ class Binned(MinMax):
             )
 
     def state(self) -> tuple[Array, Array]:
-        """Return all that it remembers; see `Observer.state`."""
+        """Return the collected statistics; see `Observer.state`."""
         extremes, _ = super().state()
         counts = np.zeros(self._calibrator.bins + 1, np.int64)
         if self._histogram is not None:
@@ -304,7 +304,7 @@ class Binned(MinMax):
         return extremes, counts
 
     def restore(self, extremes: Array, counts: Array) -> None:
-        """Remember what `state` gave; see `Observer.restore`."""
+        """Restore the result of `state`; see `Observer.restore`."""
         super().restore(extremes, counts)
         if counts.dtype != np.int64 or counts.shape != (self._calibrator.bins + 1,):
             raise ValueError(f"counts are {counts.dtype}{list(counts.shape)}")
@@ -318,11 +318,11 @@ class Binned(MinMax):
             self._histogram.meter.zeros = int(counts[-1])
 
     def result(self) -> Range:
-        """Return the window that the calibrator chooses, within the extremes."""
+        """Return the clipping range that the calibrator chooses, within the extremes."""
         histogram = self._histogram
         if histogram is None or not histogram.counts.any():
             return super().result()
-        below, above = self._window(histogram)
+        below, above = self._clipping_bins(histogram)
         high = above * histogram.width
         if self._symmetric:
             high = min(high, max(-self._low, self._high))
@@ -333,16 +333,16 @@ class Binned(MinMax):
         return replace(found, histogram=histogram.compact(found.low, found.high))
 
     @abc.abstractmethod
-    def _window(self, histogram: Histogram) -> tuple[int, int]:
-        """Return the bins below and above zero that are in the window."""
+    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
+        """Return the number of bins below and above zero in the clipping range."""
 
     @property
     def _levels(self) -> int:
         return FOLDED_LEVELS if self._symmetric else AFFINE_LEVELS
 
 
-class Percentile(Binned):
-    """What holds a percentage of the elements.
+class Percentile(HistogramObserver):
+    """The clipping range that holds a percentage of the elements.
 
     An affine range leaves out half of the rest at each end, a symmetric one the largest
     magnitudes. Each end is the outer edge of the bin with the element of that rank (numpy's
@@ -351,36 +351,36 @@ class Percentile(Binned):
 
     options: ClassVar[tuple[str, ...]] = ("percentile", "bins")
 
-    def _window(self, histogram: Histogram) -> tuple[int, int]:
+    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
         below, counts = histogram.below, histogram.counts
         inside = Fraction(str(self._calibrator.percentile)) / 100
         tail = (1 - inside) / 2
         # Zeros lie at the edge between the sides.
-        sums = np.cumsum(np.concatenate([counts[:below], [histogram.zeros], counts[below:]]))
-        total = int(sums[-1])
+        ranks = np.cumsum(np.concatenate([counts[:below], [histogram.zeros], counts[below:]]))
+        total = int(ranks[-1])
 
         def place(share: Fraction) -> int:
             rank = max(math.ceil(share * total), 1)
-            return int(np.searchsorted(sums, rank))
+            return int(np.searchsorted(ranks, rank))
 
         first = 0 if self._symmetric else max(below - place(tail), 0)
         last = max(place(inside if self._symmetric else 1 - tail) - below, 0)
         return first, last
 
 
-class L2(Binned):
-    """The window with the least squared error; see `l2.clipping_range`."""
+class L2(HistogramObserver):
+    """The clipping range with the least squared error; see `l2.clipping_range`."""
 
     options: ClassVar[tuple[str, ...]] = ("bins", "outliers")
 
-    def _window(self, histogram: Histogram) -> tuple[int, int]:
+    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
         return l2.clipping_range(histogram, self._levels, self._calibrator.outliers)
 
 
-class Entropy(Binned):
-    """The window with the least divergence; see `entropy.clipping_range`."""
+class Entropy(HistogramObserver):
+    """The clipping range with the least divergence; see `entropy.clipping_range`."""
 
-    def _window(self, histogram: Histogram) -> tuple[int, int]:
+    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
         return entropy.clipping_range(histogram, self._levels)
 
 

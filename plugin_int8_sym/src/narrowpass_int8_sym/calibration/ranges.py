@@ -1,4 +1,4 @@
-"""A model is run on samples, and the range of each value is taken."""
+"""Calibration: runs a model on samples and returns the clipping range of each value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from narrowpass.errors import DataError, UsageError
 from narrowpass.runtime.meters import Counts, Meter
 from narrowpass_analysis.values import attribute_errors, check_elements
 from narrowpass_analysis.verification import judging_backends
-from narrowpass_int8_sym.calibration.cache import CalibrationCache, Entry, Partial, stacked
+from narrowpass_int8_sym.calibration.cache import (
+    CacheEntry,
+    CalibrationCache,
+    PartialCalibration,
+    stacked,
+)
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
 from narrowpass_int8_sym.calibration.observers import Calibrator, Observer, Range
 
@@ -27,16 +32,16 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], object]
 
 AT_ONCE = 256
-"""Values that are kept in one run, at most."""
+"""The largest number of values that are kept in one run."""
 
 BYTES_AT_ONCE = 128 << 20
-"""Bytes of all values that are kept in one run, as far as they can be told beforehand.
+"""The largest size of all values that are kept in one run, as far as shapes are known.
 
-Neither bound is for backends that observe values where they lie.
+Neither bound applies to backends that observe values in place.
 """
 
 _UNKNOWN = 1 << 20
-"""Bytes that a value is taken to have whose shape is not known."""
+"""The assumed size in bytes of a value whose shape is not known."""
 
 _log = logging.getLogger("narrowpass.int8-sym")
 
@@ -53,10 +58,10 @@ def calibrate(
     limit: int | None = None,
     cache: CalibrationCache | None = None,
 ) -> dict[str, Range]:
-    """Return the range of each value on samples.
+    """Return the clipping range of each value on samples.
 
-    Samples are gone through once beforehand, for their number and their hash, and then once or
-    twice, as the calibrator needs, for each group of values that are kept at once.
+    The samples are read once beforehand, for their number and their hash, and then once or twice,
+    as the calibrator needs, for each group of values that are kept at once.
 
     Args:
         model: in float32; not changed.
@@ -66,11 +71,10 @@ def calibrate(
         target: what runs the model; the reference evaluator where it is None or not available.
         calibrator: its name, or with options.
         symmetric: whether ranges must be as far below zero as above.
-        progress: told how many samples are done, and of how many; a sample counts once for each
-            round and group.
-        limit: take so many samples at most, the first ones; None for all.
-        cache: where found ranges and the state of an interrupted calibration are; None for
-            nowhere.
+        progress: called with the number of samples done, and the total; a sample counts once for
+            each round and group.
+        limit: the largest number of samples, the first ones; None for all.
+        cache: keeps ranges and the state of an interrupted calibration; None for no cache.
 
     Returns:
         Ranges by name, in the order of `names`. A value that is zero throughout, or never has an
@@ -88,17 +92,17 @@ def calibrate(
         raise UsageError(f"limit must be at least 1: {limit}")
     backend = judging_backends(target)[-1]
     wanted = tuple(dict.fromkeys(names))
-    data = _look(samples, limit, hashed=cache is not None)
+    data = _scan(samples, limit, hashed=cache is not None)
     entry = None
     if cache is not None:
         key = _key(model, data, chosen, backend, symmetric=symmetric)
         entry = cache.entry(key)
     found = {name: entry.ranges[name] for name in wanted if name in entry.ranges} if entry else {}
     missing = [name for name in wanted if name not in found]
-    partial = _fitting(entry, missing, chosen, data.count)
+    partial = _resumable(entry, missing, chosen, data.count)
     groups = _groups(model, missing, partial, None if backend.observes else data.sizes)
     run = _Run(model, samples, backend, chosen, symmetric, data.count, entry, cache)
-    report = _Report(progress, len(groups) * chosen.rounds * data.count)
+    report = _ProgressCounter(progress, len(groups) * chosen.rounds * data.count)
     for group in groups:
         found |= run.observe(group, partial, report)
         partial = None
@@ -107,12 +111,12 @@ def calibrate(
 
 @dataclass(frozen=True)
 class _Data:
-    """What is known of the samples.
+    """The number, shapes and hash of the samples.
 
     Attributes:
-        count: how many are taken.
-        sizes: the shapes of the first one's arrays.
-        sha256: of them all; empty where it was not asked for.
+        count: of the samples that are used.
+        sizes: the shapes of the arrays of the first one.
+        sha256: of all; empty where it was not requested.
     """
 
     count: int
@@ -120,7 +124,7 @@ class _Data:
     sha256: str
 
 
-def _look(samples: Samples, limit: int | None, *, hashed: bool) -> _Data:
+def _scan(samples: Samples, limit: int | None, *, hashed: bool) -> _Data:
     digest = DataDigest()
     count, sizes = 0, {}
     for feeds in islice(samples, limit):
@@ -139,10 +143,10 @@ def _key(
     return combined([model_digest(model), data.sha256, calibrator.key, kind, backend.name])
 
 
-def _fitting(
-    entry: Entry | None, missing: Sequence[str], calibrator: Calibrator, count: int
-) -> Partial | None:
-    """Return the state that an earlier run left, if it is of use now."""
+def _resumable(
+    entry: CacheEntry | None, missing: Sequence[str], calibrator: Calibrator, count: int
+) -> PartialCalibration | None:
+    """Return the state of an interrupted calibration, if it can be resumed."""
     partial = entry.partial if entry else None
     if partial is None or not set(partial.names) <= set(missing):
         return None
@@ -154,16 +158,16 @@ def _fitting(
 def _groups(
     model: ir.Model,
     names: Sequence[str],
-    partial: Partial | None,
+    partial: PartialCalibration | None,
     shapes: Mapping[str, tuple[int, ...]] | None,
 ) -> list[tuple[str, ...]]:
-    """Divide values so that those that are kept in a run fit into the memory.
+    """Divide values into groups, so that the values kept in one run fit into memory.
 
     Args:
-        model: that has them.
+        model: of the values.
         names: of the values.
-        partial: a group that was begun.
-        shapes: of inputs; None where values take no memory.
+        partial: the state of a group that was interrupted.
+        shapes: of inputs; None where the backend observes values in place.
     """
     groups: list[tuple[str, ...]] = [partial.names] if partial else []
     begun = set(groups[0]) if groups else set()
@@ -205,8 +209,8 @@ def _saw_elements(meter: Meter) -> bool:
     return extremes.nan or extremes.low <= extremes.high
 
 
-class _Report:
-    """Counts samples, and tells of them."""
+class _ProgressCounter:
+    """Counts samples, and reports progress."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
@@ -227,14 +231,14 @@ class _Run:
     calibrator: Calibrator
     symmetric: bool
     count: int
-    entry: Entry | None
+    entry: CacheEntry | None
     cache: CalibrationCache | None
 
     def observe(
-        self, names: tuple[str, ...], partial: Partial | None, report: _Report
+        self, names: tuple[str, ...], partial: PartialCalibration | None, report: _ProgressCounter
     ) -> dict[str, Range]:
-        """Return the ranges of a group; go on where `partial` is, if there is one."""
-        observers, first, done = self._begin(names, partial)
+        """Return the ranges of a group; resume from `partial`, if there is one."""
+        observers, first, done = self._start_or_resume(names, partial)
         outputs = {value.name for value in self.model.graph.outputs}
         keep = tuple(name for name in names if name not in outputs)
         report.add(first * self.count + done)
@@ -247,19 +251,19 @@ class _Run:
                     done = 0
                     for observer in observers.values():
                         observer.next_round()
-                for seen, feeds in self._after(done):
-                    self._see(program, observers, feeds, seen)
+                for seen, feeds in self._samples_after(done):
+                    self._observe_sample(program, observers, feeds, seen)
                     report.add()
-                    self._keep(observers, number, seen)
+                    self._save_state(observers, number, seen)
         ranges = {name: observer.result() for name, observer in observers.items()}
         if self.entry is not None:
             self.entry.save(ranges, None)
         return ranges
 
-    def _begin(
-        self, names: tuple[str, ...], partial: Partial | None
+    def _start_or_resume(
+        self, names: tuple[str, ...], partial: PartialCalibration | None
     ) -> tuple[dict[str, Observer], int, int]:
-        """Return observers, the round and the number of samples that they have seen in it."""
+        """Return observers, the current round and the number of samples done in it."""
         if partial is not None:
             observers = self._observers(names)
             try:
@@ -276,7 +280,7 @@ class _Run:
     def _observers(self, names: tuple[str, ...]) -> dict[str, Observer]:
         return {name: self.calibrator.observer(name, symmetric=self.symmetric) for name in names}
 
-    def _after(self, done: int) -> Iterator[tuple[int, Feeds]]:
+    def _samples_after(self, done: int) -> Iterator[tuple[int, Feeds]]:
         """Yield the samples after the first `done`, numbered from 1."""
         seen = 0
         for seen, feeds in enumerate(islice(self.samples, self.count), start=1):
@@ -284,11 +288,11 @@ class _Run:
                 yield seen, feeds
         if seen < self.count:
             raise DataError(
-                f"{self.samples.source} gave {self.count} samples at first, and then {seen}; "
+                f"{self.samples.source} had {self.count} samples at first, and then {seen}; "
                 "they must be the same each time"
             )
 
-    def _see(
+    def _observe_sample(
         self, program: Program, observers: Mapping[str, Observer], feeds: Feeds, number: int
     ) -> None:
         meters = {name: observer.meter() for name, observer in observers.items()}
@@ -299,10 +303,10 @@ class _Run:
         if asked and not any(_saw_elements(meter) for meter in asked.values()):
             check_elements(feeds, {"": np.zeros((0,))}, where)
         for name, meter in asked.items():
-            observers[name].take(meter, where)
+            observers[name].collect(meter, where)
 
-    def _keep(self, observers: Mapping[str, Observer], number: int, seen: int) -> None:
-        """Write the state from time to time, and at the end of a round."""
+    def _save_state(self, observers: Mapping[str, Observer], number: int, seen: int) -> None:
+        """Save the state every `CalibrationCache.every` samples, and at the end of a round."""
         if self.entry is None or self.cache is None:
             return
         if seen % self.cache.every and seen < self.count:
@@ -310,4 +314,4 @@ class _Run:
         if seen == self.count and number == self.calibrator.rounds - 1:
             return  # the ranges follow
         states = stacked([observer.state() for observer in observers.values()])
-        self.entry.save({}, Partial(tuple(observers), number, seen, *states))
+        self.entry.save({}, PartialCalibration(tuple(observers), number, seen, *states))

@@ -1,13 +1,25 @@
-"""Factors for channels: which constants take them, and which factors quantize best.
+"""Per-channel scaling of values (weight equalization): where it is possible, and by which factors.
 
 A value can be divided by a positive factor for each of its channels without changing what the
-model computes, where all that makes the value and all that reads it can be scaled likewise.
+model computes, where its producers can be divided, and its consumers multiplied, by the same
+factors.
 """
 
 from __future__ import annotations
 
-from narrowpass_int8_sym.channels.axes import Place
-from narrowpass_int8_sym.channels.observe import Channels, ChannelStatistics, observe_channels
+from narrowpass_int8_sym.channels.axes import ChannelAxis
+from narrowpass_int8_sym.channels.observe import (
+    ChannelStatistics,
+    SplitStatistics,
+    observe_channels,
+)
 from narrowpass_int8_sym.channels.regions import Region, find_regions
 
-__all__ = ["ChannelStatistics", "Channels", "Place", "Region", "find_regions", "observe_channels"]
+__all__ = [
+    "ChannelAxis",
+    "ChannelStatistics",
+    "Region",
+    "SplitStatistics",
+    "find_regions",
+    "observe_channels",
+]

@@ -1,4 +1,4 @@
-"""Where the channels of a value lie."""
+"""The channel axis of a value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the channels of a value lie.
+class ChannelAxis:
+    """A value with its channel axis.
 
     Attributes:
         value: the value.

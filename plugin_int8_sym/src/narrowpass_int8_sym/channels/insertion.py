@@ -1,4 +1,4 @@
-"""Multiplications by a row before products, where no constant that is there can take factors."""
+"""Inserts a Mul by per-channel factors before matmuls, where no existing constant can be scaled."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_int8_sym.channels.axes import Place
-from narrowpass_int8_sym.channels.operand import Operand
-from narrowpass_int8_sym.channels.operators import sink
+from narrowpass_int8_sym.channels.axes import ChannelAxis
+from narrowpass_int8_sym.channels.operand import ChannelConstant
+from narrowpass_int8_sym.channels.operators import find_sink
 from narrowpass_int8_sym.channels.regions import Region
 from narrowpass_int8_sym.channels.rewrite import unique_name
 
 
-def insert_row(
+def insert_mul(
     model: ir.Model, value: ir.Value, weighted_nodes: Sequence[ir.Node]
 ) -> Region | None:
-    """Multiply what products read by a row of ones, which can take the factors of a region.
+    """Insert a Mul by ones, [channels], before matmuls; it is the source constant of a region.
 
     Args:
         model: changed.
-        value: what is multiplied; others may read it, too, and read it as it was.
-        weighted_nodes: MatMul or Gemm with constants for weights that read the value as their first
+        value: what is multiplied; its other consumers still read the value itself.
+        weighted_nodes: MatMul or Gemm with constant weights that read the value as their first
             input; all in the model's graph.
 
     Returns:
-        The region from the multiplication to the products; None where a weight cannot be changed,
-        or the value has but one channel.
+        The region from the Mul to the matmuls; None where a weight cannot be changed, or the value
+        has only one channel.
     """
-    found = [operand for node in weighted_nodes if (operand := sink(node, 0, -1)) is not None]
+    found = [operand for node in weighted_nodes if (operand := find_sink(node, 0, -1)) is not None]
     counts = {operand.channels for operand in found}
     if len(found) < len(weighted_nodes) or len(counts) != 1 or counts == {1}:
         return None
@@ -47,13 +47,13 @@ def insert_row(
         model.graph.insert_after(producer, node)
     for weighted in weighted_nodes:
         weighted.replace_input_with(0, output)
-    place = Place(output, -1)
-    sinks = tuple((operand, place) for operand in found)
-    return Region((place,), (Operand(node, 1),), sinks, channels)
+    channel_axis = ChannelAxis(output, -1)
+    sinks = tuple((operand, channel_axis) for operand in found)
+    return Region((channel_axis,), (ChannelConstant(node, 1),), sinks, channels)
 
 
-def remove_row(model: ir.Model, region: Region) -> None:
-    """Undo `insert_row`, whose row is still of ones."""
+def remove_mul(model: ir.Model, region: Region) -> None:
+    """Undo `insert_mul`, while the factors are still ones."""
     (operand,) = region.sources
     node, row = operand.node, operand.value
     for use in tuple(node.outputs[0].uses()):

@@ -1,18 +1,17 @@
-"""How much noise products have from rounding to int8, as estimated, and for which factors least.
+"""Estimates the int8 rounding noise of matmuls and convolutions, and the factors that minimize it.
 
-The model of the noise: what is rounded to steps of ``d`` gets noise of variance ``d² / 12`` in
-each element, independent of all else, but not more than if it became zero. A product of ``x``,
-whose scale is one for the tensor, and ``w``, whose scales are one for each channel of the result,
-then has in such a channel the noise
+The noise model: rounding to steps of ``d`` adds noise of variance ``d² / 12`` to each element,
+independent of all else, but at most the square of the element. A matmul of ``x`` with a per-tensor
+scale and ``w`` with a scale for each output channel then has in such a channel the noise
 
     Σ w² min(dx² / 12, x²)  +  Σ x² min(dw² / 12, w²)
 
-and the signal ``Σ w² x²``, where channels of ``x`` are taken to be uncorrelated. Dividing channels
-of ``x`` by factors, and multiplying those of ``w``, leaves the signal as it is and changes both
-parts of the noise: steps of ``x`` become finer, those of ``w`` coarser.
+and the signal ``Σ w² x²``, where channels of ``x`` are assumed to be uncorrelated. Dividing
+channels of ``x`` by factors, and multiplying those of ``w``, leaves the signal as it is and changes
+both parts of the noise: steps of ``x`` become finer, those of ``w`` coarser.
 
-The noise of a product is the geometric mean of the shares of the signal in its channels, as the
-mean of decibels: later weights may make any channel large.
+The noise of a matmul is the geometric mean over its output channels of noise / signal, which is the
+mean in decibels: later weights may amplify any channel.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_int8_sym.channels.observe import Channels, ChannelStatistics
-from narrowpass_int8_sym.channels.operand import Operand
+from narrowpass_int8_sym.channels.observe import ChannelStatistics, SplitStatistics
+from narrowpass_int8_sym.channels.operand import ChannelConstant
 
 Array = np.ndarray[Any, Any]
 
 EXPONENTS = tuple(tenth / 10 for tenth in range(11))
-"""How much of the differences between channels is taken from the values; the rest of 1 is taken
-from the weights."""
+"""Candidate exponents: the share of the range differences that moves out of the values; 1 minus it
+moves out of the weights (the alpha of SmoothQuant)."""
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)
-"""How much of all that."""
+"""Candidate exponents of the whole factor: 1 equalizes fully."""
 
 ROWS = 128
-"""So many channels of a result are looked at in each group, at most: their mean changes little
-after that."""
+"""The largest number of output channels of a group that are evaluated: the mean over more changes
+little."""
 
 _LARGEST_FACTOR = 1024.0
 _LEVELS = 255
@@ -47,14 +46,14 @@ _WEIGHT_LEVELS = 127
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A product that reads a value, as the model of the noise sees it.
+class ReaderNoise:
+    """The noise model of a weighted node that reads a value.
 
-    Weights of each channel of the result are taken relative to the largest of them, which changes
-    no share, so that float32 holds them and their squares.
+    Weights of each output channel are relative to the largest of them, which changes no ratio, so
+    that float32 holds them and their squares.
 
     Attributes:
-        seen: what the channels of the value are.
+        seen: statistics of the channels of the value.
         peaks: the square of the largest magnitude of the weights for each channel of the result,
             and of the value, group by group; [G, R / G, C / G] in float32, with `ROWS` of the
             results at most. Zeros for what is not rounded itself.
@@ -67,7 +66,7 @@ class Reading:
             fresh one for each takes longer than what is computed.
     """
 
-    seen: ChannelStatistics
+    seen: SplitStatistics
     peaks: Array
     energy: Array
     taps: int
@@ -75,8 +74,8 @@ class Reading:
     scratch: Array
 
     @classmethod
-    def of(cls, sink: Operand, seen: ChannelStatistics) -> Reading:
-        """Read a constant that multiplies channels."""
+    def of(cls, sink: ChannelConstant, seen: SplitStatistics) -> ReaderNoise:
+        """Return the noise model of a constant that multiplies channels."""
         weight = np.abs(sink.read().astype(np.float64))
         kind = sink.node.op_type
         if kind == "Mul":
@@ -105,8 +104,8 @@ class Reading:
             peaks = (grouped[:, some].max(axis=3) ** 2 / unit).astype(np.float32)
         return cls(seen, peaks, relative, taps, magnitudes, np.empty_like(relative))
 
-    def noise(self, given: Channels, factors: Array) -> float:
-        """Return the noise, as a share of the signal, where channels are divided by factors."""
+    def noise(self, given: ChannelStatistics, factors: Array) -> float:
+        """Return noise / signal if the channels of the value are divided by factors."""
         groups, _, channels = self.energy.shape
         largest = given.square.max(initial=0)
         if largest == 0:
@@ -137,13 +136,13 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Factors for the channels of a region.
+class BestFactors:
+    """The best factors for the channels of a region.
 
     Attributes:
-        factors: what values are divided by; float64 [C], positive; ones where none are better.
-        before: the noise of the products without them, as a share of the signal.
-        after: the noise with them.
+        factors: divisors of the values; float64 [C], positive; ones where no others are better.
+        before: noise / signal of the weighted nodes without them, summed.
+        after: the same with them.
     """
 
     factors: Array
@@ -151,20 +150,20 @@ class Choice:
     after: float
 
 
-def choose(readings: Sequence[Reading], least_gain: float) -> Choice:
-    """Find the factors with the least noise, of those that are ``(a^e / w^(1 - e))^t``.
+def search_factors(readings: Sequence[ReaderNoise], least_gain: float) -> BestFactors:
+    """Search the factors with the least noise among ``(a^e / w^(1 - e))^t``.
 
     ``a`` is the largest magnitude of a channel of the values, ``w`` that of the weights that it
-    is multiplied with, ``e`` one of `EXPONENTS` and ``t`` one of `STRENGTHS`; 0.5 and 1 is the rule
-    of cross-layer equalization. Dead channels, where one of them is zero, keep the factor 1.
+    is multiplied with, ``e`` one of `EXPONENTS` and ``t`` one of `STRENGTHS`; 0.5 and 1 are those
+    of cross-layer equalization. Dead channels, where ``a`` or ``w`` is zero, keep the factor 1.
 
-    Which ``e`` and ``t`` to take is found by cross-validation: factors of one half of the samples
-    are judged by the noise on the other half. Extremes of a channel on few samples say little of
-    what is to come, and factors that trust in them make the range of all channels wider then.
+    ``e`` and ``t`` are chosen by two-fold cross-validation: factors from one half of the samples
+    are rated by the noise on the other half. Extremes on few samples predict others badly, and
+    factors that follow them would enlarge the range of the whole tensor.
 
     Args:
-        readings: the products; at least one.
-        least_gain: the share of the noise that must be gained, on the other half and on all.
+        readings: of the weighted nodes; at least one.
+        least_gain: the share by which the noise must fall, in cross-validation and on all samples.
     """
     weights = np.max([reading.magnitudes for reading in readings], axis=0)
     folds = min(len(reading.seen.halves) for reading in readings)
@@ -182,15 +181,17 @@ def choose(readings: Sequence[Reading], least_gain: float) -> Choice:
         if noise < best:
             best, shape = noise, (exponent, strength)
     if shape is None:
-        return Choice(ones, before, before)
+        return BestFactors(ones, before, before)
     factors = _factors(everything, weights, *shape)
     after = _total(readings, everything, factors)
     if after > (1 - least_gain) * before:
-        return Choice(ones, before, before)
-    return Choice(factors, before, after)
+        return BestFactors(ones, before, before)
+    return BestFactors(factors, before, after)
 
 
-def _factors(given: Sequence[Channels], weights: Array, exponent: float, strength: float) -> Array:
+def _factors(
+    given: Sequence[ChannelStatistics], weights: Array, exponent: float, strength: float
+) -> Array:
     """Return factors whose geometric mean is 1, as float32 has them."""
     values = np.max([np.maximum(-each.low, each.high) for each in given], axis=0)
     alive = (values > 0) & (weights > 0)
@@ -206,5 +207,7 @@ def _rest(weight: Array) -> int:
     return math.prod(weight.shape[2:])
 
 
-def _total(readings: Sequence[Reading], given: Sequence[Channels], factors: Array) -> float:
+def _total(
+    readings: Sequence[ReaderNoise], given: Sequence[ChannelStatistics], factors: Array
+) -> float:
     return sum(r.noise(each, factors) for r, each in zip(readings, given, strict=True))

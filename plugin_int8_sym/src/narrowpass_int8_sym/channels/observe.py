@@ -1,4 +1,4 @@
-"""What each channel of a value is on data: its extremes, its mean, its mean square."""
+"""Statistics of each channel of a value on data: extremes, mean, mean square."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from narrowpass.errors import DataError
 from narrowpass_analysis.values import check_elements, run_on_samples, split_groups
 from narrowpass_analysis.verification import judging_backends
-from narrowpass_int8_sym.channels.axes import Place
+from narrowpass_int8_sym.channels.axes import ChannelAxis
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples
@@ -21,11 +21,11 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Channels:
-    """What the channels of a value are on data; float64 [C] each.
+class ChannelStatistics:
+    """Statistics of the channels of a value on data; float64 [C] each.
 
     Attributes:
-        count: how many elements of each were seen.
+        count: the number of elements of each channel.
         low: the least element of each, 0 or less.
         high: the largest of each, 0 or more.
         mean: of the elements of each.
@@ -38,9 +38,9 @@ class Channels:
     mean: Array
     square: Array
 
-    def divided(self, factors: Array) -> Channels:
-        """Return what they are when each channel is divided by its factor."""
-        return Channels(
+    def divided(self, factors: Array) -> ChannelStatistics:
+        """Return the statistics of the value with each channel divided by its factor."""
+        return ChannelStatistics(
             self.count,
             self.low / factors,
             self.high / factors,
@@ -48,11 +48,11 @@ class Channels:
             self.square / factors**2,
         )
 
-    def merged(self, other: Channels) -> Channels:
-        """Return what they are on the data of both."""
+    def merged(self, other: ChannelStatistics) -> ChannelStatistics:
+        """Return the statistics over the data of both."""
         total = max(self.count + other.count, 1)
         share = other.count / total
-        return Channels(
+        return ChannelStatistics(
             self.count + other.count,
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),
@@ -62,44 +62,47 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class ChannelStatistics:
-    """What the channels of a value are on every other sample, and on those between.
+class SplitStatistics:
+    """Statistics of the channels of a value, separately for even and odd samples.
+
+    The halves are the folds of cross-validation.
 
     Attributes:
-        halves: one of them, where there is but one sample.
+        halves: two; one where there is only one sample.
     """
 
-    halves: tuple[Channels, ...]
+    halves: tuple[ChannelStatistics, ...]
 
     @property
-    def all(self) -> Channels:
-        """What they are on all samples."""
+    def all(self) -> ChannelStatistics:
+        """The statistics over all samples."""
         first, *rest = self.halves
         return first.merged(rest[0]) if rest else first
 
-    def divided(self, factors: Array) -> ChannelStatistics:
-        """Return what they are when each channel is divided by its factor."""
-        return ChannelStatistics(tuple(half.divided(factors) for half in self.halves))
+    def divided(self, factors: Array) -> SplitStatistics:
+        """Return the statistics of the value with each channel divided by its factor."""
+        return SplitStatistics(tuple(half.divided(factors) for half in self.halves))
 
 
 def observe_channels(
     model: ir.Model,
-    places: Sequence[Place],
+    channel_axes: Sequence[ChannelAxis],
     samples: Samples,
     target: Backend | None,
     limit: int | None = None,
-) -> dict[str, ChannelStatistics]:
-    """Look at the channels of values while a model runs.
+) -> dict[str, SplitStatistics]:
+    """Run a model on samples, and return statistics of the channels of values.
 
     Memory is that of the values of a sample, `narrowpass_analysis.values.AT_ONCE` values at a
     time; the samples are gone through once for each such group.
 
     Args:
         model: in float32; not changed.
-        places: values of its graph, of any shape that may vary but for the number of channels.
+        channel_axes: values of its graph, of any shape that may vary but for the number of
+            channels.
         samples: feeds for the model.
         target: what runs the model; the reference evaluator where it is None or not available.
-        limit: take so many samples at most, the first ones.
+        limit: the largest number of samples, the first ones.
 
     Returns:
         By the value's name. A value without elements has channels of zeros.
@@ -110,26 +113,29 @@ def observe_channels(
         BackendError: the model cannot be run.
     """
     backend = judging_backends(target)[-1]
-    named = {place.value.name or "": place for place in places}
-    found: dict[str, ChannelStatistics] = {}
+    named = {channel_axis.value.name or "": channel_axis for channel_axis in channel_axes}
+    found: dict[str, SplitStatistics] = {}
     for group in split_groups(list(named)):
-        sums = {name: _Accumulators(name, named[name]) for name in group}
+        collected = {name: _Statistics(name, named[name]) for name in group}
         runs = run_on_samples(model, group, samples, backend, limit)
         for number, feeds, values in runs:
             where = f"sample {number} of {samples.source}"
             check_elements(feeds, values, where)
-            _see(feeds, values, sums, where)
+            _add_sample(feeds, values, collected, where)
             del values  # before the next ones are computed
-        found.update((name, each.result()) for name, each in sums.items())
+        found.update((name, each.result()) for name, each in collected.items())
     return found
 
 
-def _see(
-    feeds: Mapping[str, Any], values: Mapping[str, Any], sums: dict[str, _Accumulators], where: str
+def _add_sample(
+    feeds: Mapping[str, Any],
+    values: Mapping[str, Any],
+    collected: Mapping[str, _Statistics],
+    where: str,
 ) -> None:
-    for name, each in sums.items():
+    for name, each in collected.items():
         try:
-            each.see(values[name], where)
+            each.add(values[name], where)
         except DataError as error:
             raise DataError(f"{error}{_given_so(feeds)}") from error
 
@@ -145,16 +151,16 @@ def _given_so(feeds: Mapping[str, Any]) -> str:
     return f"; so is input {', '.join(bad)}" if bad else ""
 
 
-class _Accumulators:
-    """Sums over the samples that went by, in turn for each half."""
+class _Statistics:
+    """Collects the statistics of a value; samples go to the two halves in turn."""
 
-    def __init__(self, name: str, place: Place) -> None:
-        self._name, self._axis = name, place.axis
-        self._halves: list[Channels] = []
+    def __init__(self, name: str, channel_axis: ChannelAxis) -> None:
+        self._name, self._axis = name, channel_axis.axis
+        self._halves: list[ChannelStatistics] = []
         self._turn = 0
 
-    def see(self, array: Array, where: str) -> None:
-        """Add what the value is on a sample."""
+    def add(self, array: Array, where: str) -> None:
+        """Add the value on a sample."""
         channels = array.shape[self._axis]
         if self._halves and len(self._halves[0].low) != channels:
             raise DataError(
@@ -172,16 +178,16 @@ class _Accumulators:
             self._halves.append(seen)
         self._turn = 1 - self._turn
 
-    def result(self) -> ChannelStatistics:
-        """Return what was seen."""
-        return ChannelStatistics(tuple(self._halves))
+    def result(self) -> SplitStatistics:
+        """Return the statistics of both halves."""
+        return SplitStatistics(tuple(self._halves))
 
 
-def _channels(rows: Array) -> Channels:
-    """Look at the columns of a matrix."""
+def _channels(rows: Array) -> ChannelStatistics:
+    """Return the statistics of the columns of a matrix."""
     count = len(rows)
     squares = np.einsum("rc,rc->c", rows, rows, dtype=np.float64)
-    return Channels(
+    return ChannelStatistics(
         count,
         rows.min(axis=0, initial=0).astype(np.float64),
         rows.max(axis=0, initial=0).astype(np.float64),

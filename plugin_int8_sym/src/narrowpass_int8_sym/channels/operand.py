@@ -1,4 +1,4 @@
-"""A constant that takes a factor for each channel of a value."""
+"""A constant operand that can be scaled by a factor for each channel of a value."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Operand:
-    """A constant input of a node, and where the channels lie in it.
+class ChannelConstant:
+    """A constant operand of a node, and the position of the channels in it.
 
     Attributes:
         node: the node.
@@ -24,7 +24,7 @@ class Operand:
         groups: above 1, channels lie along axis 1 for each group, and groups along axis 0, as in
             the weight of a Conv of several groups, of whose inputs it is asked.
         repeats: so many elements in a row along `axis` belong to one channel, as in the weight of
-            a depthwise Conv that gives several channels for each of its inputs.
+            a depthwise Conv with a channel multiplier above 1.
     """
 
     node: ir.Node
@@ -56,7 +56,7 @@ class Operand:
         return np.asarray(self._tensor().numpy())
 
     def spread(self, factors: Array) -> Array:
-        """Return factors for channels, [C], in a shape that the constant can be multiplied with."""
+        """Return factors for channels, [C], in a shape that broadcasts against the constant."""
         dims = self.dims
         if self.groups > 1:
             rows = np.repeat(factors.reshape(self.groups, -1), dims[0] // self.groups, axis=0)
@@ -68,7 +68,7 @@ class Operand:
     def obstacle(self) -> str:
         """Return why the constant cannot be changed; empty where it can.
 
-        One with a number for each channel may have other readers: it is copied. A weight may not.
+        A vector [channels] with other consumers is copied. A weight with others cannot be changed.
         """
         value, tensor = self.value, constant_tensor(self.value)
         if value.is_graph_input():
@@ -92,7 +92,7 @@ class Operand:
         return tensor
 
 
-def known(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the shape of a constant; None for what is none."""
+def constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """Return the shape of a constant; None for any other value."""
     tensor = constant_tensor(value)
     return None if tensor is None else tuple(tensor.shape.numpy())

@@ -1,12 +1,13 @@
-"""What operators do with a value whose channels are divided by factors.
+"""How each operator propagates per-channel factors.
 
 An axis is counted from the end, as broadcasting does: -1 is the last. Factors are positive.
 
-A *source* makes the value, and its constants can be divided. A *sink* reads it, and its constant
-can be multiplied. Others pass factors on, from inputs to the output, because they compute each
-channel by itself and are homogeneous: ``f(x / s) = f(x) / s``. That holds for Relu, LeakyRelu and
-PRelu, and for pools. It holds for a Clip from 0 upwards without an upper limit; another limit is
-one number for all channels, and data that does not meet it says nothing of data to come.
+A *source* produces the value, and its constants can be divided. A *sink* consumes it, and its
+constant can be multiplied. Other operators propagate factors from inputs to the output, because
+they compute each channel separately and are homogeneous: ``f(x / s) = f(x) / s``. That holds for
+Relu, LeakyRelu and PRelu, and for pools. It holds for a Clip from 0 upwards without an upper limit;
+any other limit is the same for all channels, and that samples do not reach it proves nothing of
+other data.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.channels.operand import Operand, known
+from narrowpass_int8_sym.channels.operand import ChannelConstant, constant_shape
 
 _HOMOGENEOUS = frozenset(
     {
@@ -33,12 +34,12 @@ _HOMOGENEOUS = frozenset(
         "Relu",
     }
 )
-_OF_TWO = frozenset({"Add", "Max", "Min", "Sub"})
+_BINARY = frozenset({"Add", "Max", "Min", "Sub"})
 _FLATTENING = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
-def source(node: ir.Node, axis: int) -> list[Operand] | None:
-    """Return the constants that divide what a node makes.
+def find_sources(node: ir.Node, axis: int) -> list[ChannelConstant] | None:
+    """Return the constants of a node that can be divided for its output to be.
 
     Args:
         node: the producer of the value, as its first output.
@@ -53,38 +54,40 @@ def source(node: ir.Node, axis: int) -> list[Operand] | None:
     return None if find is None else find(node, axis)
 
 
-def sink(node: ir.Node, index: int, axis: int) -> Operand | None:
-    """Return the constant that multiplies what a node reads as input `index`; None for no sink."""
+def find_sink(node: ir.Node, index: int, axis: int) -> ChannelConstant | None:
+    """Return the constant that multiplies the channels of input `index`; None for no sink."""
     if node.domain:
         return None
     if node.op_type == "Mul":
         return None if _is_one_number(node.inputs[1 - index]) else _vector(node, 1 - index, axis)
-    other = known(node.inputs[1]) if len(node.inputs) > 1 else None
+    other = constant_shape(node.inputs[1]) if len(node.inputs) > 1 else None
     if index != 0 or other is None or len(other) < 2:
         return None
     if node.op_type == "Conv":
         return _conv_sink(node, other) if axis == 1 - len(other) else None
     if node.op_type == "ConvTranspose":
-        return Operand(node, 1) if axis == 1 - len(other) else None
+        return ChannelConstant(node, 1) if axis == 1 - len(other) else None
     if len(other) != 2 or axis != -1:
         return None
     if node.op_type == "MatMul":
-        return Operand(node, 1)
+        return ChannelConstant(node, 1)
     if node.op_type == "Gemm" and not node.attributes.get_int("transA", 0):
-        return Operand(node, 1, node.attributes.get_int("transB", 0))
+        return ChannelConstant(node, 1, node.attributes.get_int("transB", 0))
     return None
 
 
-def backward(node: ir.Node, axis: int) -> tuple[Mapping[int, int], list[Operand]] | None:
-    """Return what must be divided for the first output of a node to be.
+def propagate_backward(
+    node: ir.Node, axis: int
+) -> tuple[Mapping[int, int], list[ChannelConstant]] | None:
+    """Return the inputs and constants to divide for the first output of a node to be divided.
 
     Args:
-        node: one that passes factors on.
+        node: one that propagates factors.
         axis: of the channels in the output.
 
     Returns:
-        The axis in each input that must be, by its index, and constants that must be; None for
-        nodes that pass no factors on.
+        The channel axis of each input to divide, by its index, and the constants to divide; None
+        for nodes that propagate no factors.
     """
     if node.domain:
         return None
@@ -101,7 +104,7 @@ def backward(node: ir.Node, axis: int) -> tuple[Mapping[int, int], list[Operand]
     if kind == "Mul":
         numbers = [index for index in (0, 1) if _is_one_number(node.inputs[index])]
         return ({1 - numbers[0]: axis}, []) if len(numbers) == 1 else None
-    if kind not in _OF_TWO or len(node.inputs) != 2:
+    if kind not in _BINARY or len(node.inputs) != 2:
         return None
     constants = [index for index in (0, 1) if constant_tensor(node.inputs[index]) is not None]
     if not constants:
@@ -110,10 +113,10 @@ def backward(node: ir.Node, axis: int) -> tuple[Mapping[int, int], list[Operand]
     return ({1 - constants[0]: axis}, [vector]) if vector and len(constants) == 1 else None
 
 
-def forward(node: ir.Node, index: int, axis: int) -> int | None:
+def propagate_forward(node: ir.Node, index: int, axis: int) -> int | None:
     """Return the axis of the channels in a node's output from that in its input `index`.
 
-    None where the node passes no factors on.
+    None where the node propagates no factors.
     """
     kind = node.op_type
     out = axis
@@ -124,57 +127,65 @@ def forward(node: ir.Node, index: int, axis: int) -> int | None:
         out = order.index(axis + len(order)) - len(order)
     elif kind in _FLATTENING:
         out = -1
-    passed = backward(node, out)
+    passed = propagate_backward(node, out)
     return out if passed is not None and passed[0].get(index) == axis else None
 
 
-def _conv_sink(node: ir.Node, dims: tuple[int, ...]) -> Operand:
+def _conv_sink(node: ir.Node, dims: tuple[int, ...]) -> ChannelConstant:
     groups = node.attributes.get_int("group", 1)
     if groups > 1 and dims[1] == 1:
-        return Operand(node, 1, 0, repeats=dims[0] // groups)
-    return Operand(node, 1, 1, groups)
+        return ChannelConstant(node, 1, 0, repeats=dims[0] // groups)
+    return ChannelConstant(node, 1, 1, groups)
 
 
-def _conv_source(node: ir.Node, axis: int) -> list[Operand] | None:
-    dims = known(node.inputs[1])
+def _conv_source(node: ir.Node, axis: int) -> list[ChannelConstant] | None:
+    dims = constant_shape(node.inputs[1])
     if dims is None or axis != 1 - len(dims):
         return None
     if node.op_type == "Conv":
-        return [Operand(node, 1), *_bias(node)]
-    return [Operand(node, 1, 1, node.attributes.get_int("group", 1)), *_bias(node)]
+        return [ChannelConstant(node, 1), *_bias(node)]
+    return [ChannelConstant(node, 1, 1, node.attributes.get_int("group", 1)), *_bias(node)]
 
 
-def _gemm_source(node: ir.Node, axis: int) -> list[Operand] | None:
-    if known(node.inputs[1]) is None or axis != -1:
+def _gemm_source(node: ir.Node, axis: int) -> list[ChannelConstant] | None:
+    if constant_shape(node.inputs[1]) is None or axis != -1:
         return None
-    weight = Operand(node, 1, 1 - node.attributes.get_int("transB", 0))
+    weight = ChannelConstant(node, 1, 1 - node.attributes.get_int("transB", 0))
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return [weight]
     bias = _vector(node, 2, axis)
     return None if bias is None else [weight, bias]
 
 
-def _matmul_source(node: ir.Node, axis: int) -> list[Operand] | None:
-    dims = known(node.inputs[1])
-    return [Operand(node, 1, 1)] if dims is not None and len(dims) == 2 and axis == -1 else None
+def _matmul_source(node: ir.Node, axis: int) -> list[ChannelConstant] | None:
+    dims = constant_shape(node.inputs[1])
+    return (
+        [ChannelConstant(node, 1, 1)]
+        if dims is not None and len(dims) == 2 and axis == -1
+        else None
+    )
 
 
-def _norm_source(node: ir.Node, axis: int) -> list[Operand] | None:
-    """A normalization over the last axis, and a factor and an addend for each channel after it."""
+def _norm_source(node: ir.Node, axis: int) -> list[ChannelConstant] | None:
+    """LayerNormalization over the last axis: its scale and bias are the sources."""
     if node.attributes.get_int("axis", -1) != -1 or axis != -1:
         return None
-    return [Operand(node, 1), *_bias(node)] if len(known(node.inputs[1]) or ()) == 1 else None
+    return (
+        [ChannelConstant(node, 1), *_bias(node)]
+        if len(constant_shape(node.inputs[1]) or ()) == 1
+        else None
+    )
 
 
-def _channel_norm_source(node: ir.Node, axis: int) -> list[Operand] | None:
-    """A normalization of each channel along axis 1, with a factor and an addend after it."""
+def _channel_norm_source(node: ir.Node, axis: int) -> list[ChannelConstant] | None:
+    """BatchNormalization or InstanceNormalization: scale and bias of axis 1 are the sources."""
     dims = _dims(node.inputs[0])
     if dims is None or axis != 1 - len(dims) or node.attributes.get_int("training_mode", 0) == 1:
         return None
-    return [Operand(node, 1), Operand(node, 2)]
+    return [ChannelConstant(node, 1), ChannelConstant(node, 2)]
 
 
-def _mul_source(node: ir.Node, axis: int) -> list[Operand] | None:
+def _mul_source(node: ir.Node, axis: int) -> list[ChannelConstant] | None:
     if any(_is_one_number(value) for value in node.inputs):
         return None
     vectors = [found for index in (0, 1) if (found := _vector(node, index, axis))]
@@ -194,22 +205,22 @@ _SOURCES = {
 }
 
 
-def _bias(node: ir.Node) -> list[Operand]:
-    return [Operand(node, 2)] if len(node.inputs) > 2 and node.inputs[2] is not None else []
+def _bias(node: ir.Node) -> list[ChannelConstant]:
+    return [ChannelConstant(node, 2)] if len(node.inputs) > 2 and node.inputs[2] is not None else []
 
 
-def _vector(node: ir.Node, index: int, axis: int) -> Operand | None:
-    """Return an operand that is a constant with a number for each channel, and nothing else."""
-    dims = known(node.inputs[index])
+def _vector(node: ir.Node, index: int, axis: int) -> ChannelConstant | None:
+    """Return an operand that is a constant vector of channels; None for any other."""
+    dims = constant_shape(node.inputs[index])
     if dims is None or len(dims) < -axis:
         return None
     place = axis + len(dims)
     alone = all(dim == 1 for number, dim in enumerate(dims) if number != place)
-    return Operand(node, index, place) if alone else None
+    return ChannelConstant(node, index, place) if alone else None
 
 
 def _is_one_number(value: ir.Value | None) -> bool:
-    dims = known(value)
+    dims = constant_shape(value)
     return dims is not None and all(dim == 1 for dim in dims)
 
 

@@ -1,4 +1,4 @@
-"""Constants that take factors: read, scaled, put in their place."""
+"""Scales the constants of a region by its factors."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.subgraphs import nested_graphs
-from narrowpass_int8_sym.channels.operand import Operand
+from narrowpass_int8_sym.channels.operand import ChannelConstant
 from narrowpass_int8_sym.channels.regions import Region
 
 Array = np.ndarray[Any, Any]
 
 
-def divide(model: ir.Model, region: Region, factors: Array) -> bool:
-    """Divide the values of a region by a factor for each channel; what it feeds stays as it is.
+def scale_constants(model: ir.Model, region: Region, factors: Array) -> bool:
+    """Divide the values of a region by a factor for each channel, by scaling its constants.
 
     Args:
-        model: changed, but for its tensors.
+        model: changed; its tensors are replaced, never written to.
         region: of the model.
         factors: [C], positive, float64.
 
     Returns:
-        Whether it was done. It is not where a constant would overflow.
+        False, with nothing changed, where a constant would overflow.
     """
-    made: dict[tuple[ir.Node, int], tuple[Operand, Array]] = {}
+    scaled: dict[tuple[ir.Node, int], tuple[ChannelConstant, Array]] = {}
     shares = [(operand, 1 / factors) for operand in region.sources]
     shares += [(operand, factors) for operand, _ in region.sinks]
     for operand, share in shares:
-        # The weight of a product within a residual block is divided and multiplied.
+        # A weight within a residual block can be both source and sink.
         key = operand.node, operand.index
-        array = made[key][1] if key in made else operand.read()
+        array = scaled[key][1] if key in scaled else operand.read()
         with np.errstate(over="ignore"):
-            made[key] = operand, (array * operand.spread(share)).astype(np.float32)
-    if not all(np.isfinite(array).all() for _, array in made.values()):
+            scaled[key] = operand, (array * operand.spread(share)).astype(np.float32)
+    if not all(np.isfinite(array).all() for _, array in scaled.values()):
         return False
-    for operand, array in made.values():
-        put(model, operand, array)
+    for operand, array in scaled.values():
+        replace_constant(model, operand, array)
     return True
 
 
-def put(model: ir.Model, operand: Operand, array: Array) -> None:
-    """Give a node another constant.
+def replace_constant(model: ir.Model, operand: ChannelConstant, array: Array) -> None:
+    """Replace a constant operand of a node.
 
-    An initializer that nothing else reads keeps its name; what others read stays as it is.
+    An initializer that no other node reads keeps its name; one that others read stays, and the node
+    gets a new one.
     """
     old = operand.value
     if old.producer() is None and len(old.uses()) == 1 and not old.is_graph_output():

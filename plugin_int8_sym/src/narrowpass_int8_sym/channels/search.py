@@ -1,4 +1,4 @@
-"""Factors for all regions of a model, each tried until none lowers the noise any more."""
+"""Searches factors for all regions of a model, until none lowers the estimated noise any more."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_int8_sym.channels.noise import Choice, Reading, choose
-from narrowpass_int8_sym.channels.observe import ChannelStatistics
-from narrowpass_int8_sym.channels.operand import Operand
+from narrowpass_int8_sym.channels.noise import BestFactors, ReaderNoise, search_factors
+from narrowpass_int8_sym.channels.observe import SplitStatistics
+from narrowpass_int8_sym.channels.operand import ChannelConstant
 from narrowpass_int8_sym.channels.regions import Region
-from narrowpass_int8_sym.channels.rewrite import divide
+from narrowpass_int8_sym.channels.rewrite import scale_constants
 
 Array = np.ndarray[Any, Any]
-Look = Callable[[Region, Array], Mapping[ir.Value, ChannelStatistics]]
-"""Tells what the channels of the values are that the sinks of a region read, which were divided by
-these factors in all since the beginning."""
+StatisticsOf = Callable[[Region, Array], Mapping[ir.Value, SplitStatistics]]
+"""Returns the channel statistics of the values that the sinks of a region read, after their
+division by the cumulative factors."""
 
 _SWEEPS = 20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a region.
+    """The result of the search for a region.
 
     Attributes:
         region: the region.
-        factors: that its values were divided by in all; float64 [C]; ones where they were not.
-        before: the estimated noise of the products that it feeds, as a share of the signal.
+        factors: the cumulative divisors of its values; float64 [C]; ones where they were not
+            divided.
+        before: estimated noise / signal of the weighted nodes that it feeds.
         after: the same with the factors.
     """
 
@@ -45,37 +46,40 @@ class Outcome:
         return bool(np.any(self.factors != 1))
 
 
-def divide_best(
-    model: ir.Model, regions: Sequence[Region], look: Look, least_gain: float
+def equalize_regions(
+    model: ir.Model, regions: Sequence[Region], statistics_of: StatisticsOf, least_gain: float
 ) -> list[Outcome]:
-    """Divide the values of each region by the factors with the least noise.
+    """Divide the values of each region by the factors with the least estimated noise.
 
-    What a constant is multiplied with for one region changes the noise of the next, so that
-    regions are gone through again, until none gains `least_gain`.
+    Scaling a constant for one region changes the noise of its neighbours, so that affected regions
+    are searched again, until none gains `least_gain`.
 
     Args:
-        model: changed, but for its tensors.
+        model: changed; its tensors are replaced, never written to.
         regions: of the model.
-        look: asked for each region when its turn comes.
+        statistics_of: called for each region when it is searched.
         least_gain: factors that lower the noise by a smaller share are not worth the change.
 
     Returns:
-        What became of each region, in order.
+        The result of each region, in order.
     """
     factors = [np.ones(region.channels) for region in regions]
-    firsts: list[Choice | None] = [None] * len(regions)
+    firsts: list[BestFactors | None] = [None] * len(regions)
     lasts = [0.0] * len(regions)
     stale = set(range(len(regions)))
     for _ in range(_SWEEPS):
         waiting, stale = sorted(stale), set()
         for number in waiting:
             region = regions[number]
-            known = look(region, factors[number])
-            readings = [Reading.of(sink, known[place.value]) for sink, place in region.sinks]
-            choice = choose(readings, least_gain)
+            known = statistics_of(region, factors[number])
+            readings = [
+                ReaderNoise.of(sink, known[channel_axis.value])
+                for sink, channel_axis in region.sinks
+            ]
+            choice = search_factors(readings, least_gain)
             firsts[number] = firsts[number] or choice
             lasts[number] = choice.before
-            if np.all(choice.factors == 1) or not divide(model, region, choice.factors):
+            if np.all(choice.factors == 1) or not scale_constants(model, region, choice.factors):
                 continue
             factors[number] = factors[number] * choice.factors
             lasts[number] = choice.after
@@ -98,5 +102,5 @@ def _touched(regions: Sequence[Region], changed: Region) -> set[int]:
     }
 
 
-def _operands(region: Region) -> list[Operand]:
+def _operands(region: Region) -> list[ChannelConstant]:
     return [*region.sources, *(sink for sink, _ in region.sinks)]

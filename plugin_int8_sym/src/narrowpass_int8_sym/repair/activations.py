@@ -1,7 +1,7 @@
-"""Activations in unsigned bytes become signed: 128 less, like their zero point.
+"""uint8 activations become int8: integers and zero point are less by 128.
 
-The numbers that they stand for are the same, exactly. Inputs and outputs of the model keep their
-types: a QuantizeLinear, or a DequantizeLinear and one, converts at the border.
+The real numbers that they represent are exactly the same. Inputs and outputs of the model keep
+their types: Q/DQ nodes at the border convert them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
-from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node, of_conversion
+from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node, read_qdq
 
 
-def known(node: ir.Node | None, kind: str) -> Quantization | None:
-    """Return the quantization of a Q/DQ; None for another node, and where it cannot be used."""
+def qdq_quantization(node: ir.Node | None, kind: str) -> Quantization | None:
+    """Return the quantization of a Q/DQ node; None for other nodes, and where it is not usable."""
     if node is None or not is_node(node, kind):
         return None
-    found = of_conversion(node)
+    found = read_qdq(node)
     return found if isinstance(found, Quantization) else None
 
 
 def sign_result(editor: Editor, node: ir.Node, how: Quantization) -> bool:
-    """Let a QuantizeLinear make signed bytes, and what reads them take these.
+    """Change a QuantizeLinear to int8, and its consumers with it.
 
     Args:
         editor: of the model.
@@ -34,7 +34,7 @@ def sign_result(editor: Editor, node: ir.Node, how: Quantization) -> bool:
     """
     result = node.outputs[0]
     readers = [user for user, _ in result.uses()]
-    behind = [known(user, "DequantizeLinear") for user in readers]
+    behind = [qdq_quantization(user, "DequantizeLinear") for user in readers]
     if readers and not result.is_graph_output() and all(each is not None for each in behind):
         for user, each in zip(readers, behind, strict=True):
             if each is not None:
@@ -50,7 +50,7 @@ def sign_result(editor: Editor, node: ir.Node, how: Quantization) -> bool:
     numbers = editor.dequantize(node, signed, how.signed)
     editor.replace_input(node, 0, numbers)
     for user, each in zip(readers, behind, strict=True):
-        # Those of another scale see other numbers in the same integers.
+        # Consumers with another scale read other numbers from the same integers.
         if each is not None and each.is_same(how):
             editor.replace_input(user, 0, signed)
             _write(editor, user, each.signed)
@@ -58,7 +58,7 @@ def sign_result(editor: Editor, node: ir.Node, how: Quantization) -> bool:
 
 
 def sign_operand(editor: Editor, node: ir.Node, how: Quantization) -> bool:
-    """Convert what a DequantizeLinear reads to signed bytes, where it comes as unsigned ones.
+    """Convert the uint8 input of a DequantizeLinear to int8.
 
     Args:
         editor: of the model.
@@ -78,17 +78,17 @@ def sign_operand(editor: Editor, node: ir.Node, how: Quantization) -> bool:
 
 
 def converts(node: ir.Node) -> bool:
-    """Return whether a QuantizeLinear reads what has the same numbers in bytes already."""
+    """Return whether a QuantizeLinear reads a DequantizeLinear of the same quantization."""
     source = node.inputs[0]
-    before = None if source is None else known(source.producer(), "DequantizeLinear")
-    own = known(node, "QuantizeLinear")
+    before = None if source is None else qdq_quantization(source.producer(), "DequantizeLinear")
+    own = qdq_quantization(node, "QuantizeLinear")
     return before is not None and own is not None and own.is_same(before)
 
 
 def _write(editor: Editor, node: ir.Node, how: Quantization) -> None:
-    """Let a Q/DQ have another zero point; its scale stays."""
+    """Replace the zero point of a Q/DQ node; its scale stays."""
     if how.dtype == UINT8:
-        raise ValueError(f"{node.name!r} is to be signed")
+        raise ValueError(f"the new quantization of {node.name!r} is not signed")
     value = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
     name = (None if value is None else value.name) or "value"
     scale = constant_tensor(node.inputs[1])

@@ -1,4 +1,4 @@
-"""Biases in 32-bit integers: their scale must be the product of those of operand and weight."""
+"""int32 biases: their scale must be the scale of the operand times that of the weight."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ from narrowpass_int8_sym.repair.quantization import (
     Array,
     Quantization,
     is_node,
-    of_conversion,
+    read_qdq,
 )
 
-_SUM = 2.0**31
-"""Sums of products are 32-bit integers."""
+_ACCUMULATOR = 2.0**31
+"""The range of int32 accumulators."""
 
 _NEAR = 2.0**-21
-"""Scales that differ by less, of themselves, differ by how they were rounded."""
+"""The largest relative difference of scales that is rounding."""
 
 
-def repair(editor: Editor, operator: Operator) -> str | Violation | None:
-    """Let the integers of a bias have the scale that the sums of the operator have.
-
-    They change only where the same numbers, to the last bit, are among those of that scale.
+def rescale(editor: Editor, operator: Operator) -> str | Violation | None:
+    """Requantize a bias to the scale of the accumulators, if that is exact to the last bit.
 
     Returns:
-        What was done; a violation where it cannot be; None where there is nothing to do.
+        A description of the change; a violation where none is possible; None where none is needed.
     """
     node = operator.node
     value = node.inputs[2] if len(node.inputs) > 2 else None
@@ -41,7 +39,7 @@ def repair(editor: Editor, operator: Operator) -> str | Violation | None:
     tensor = constant_tensor(dequantizing.inputs[0])
     if tensor is None or operator.weight is None:
         return None
-    how = of_conversion(dequantizing)
+    how = read_qdq(dequantizing)
     if isinstance(how, str):
         return None
     integers = np.asarray(tensor.numpy())
@@ -57,15 +55,15 @@ def repair(editor: Editor, operator: Operator) -> str | Violation | None:
     numbers = how.dequantized(integers)
     scale, _ = wanted.along(integers)
     exact = np.rint(numbers.astype(np.float64) / scale)
-    if np.abs(exact).max(initial=0) < _SUM:
-        made = exact.astype(np.int32)
-        if np.array_equal(wanted.dequantized(made), numbers):
+    if np.abs(exact).max(initial=0) < _ACCUMULATOR:
+        rescaled = exact.astype(np.int32)
+        if np.array_equal(wanted.dequantized(rescaled), numbers):
             name = dequantizing.inputs[0].name or "bias" if dequantizing.inputs[0] else "bias"
-            stored = editor.constant(node, name, made)
+            stored = editor.constant(node, name, rescaled)
             editor.replace_input(node, 2, editor.dequantize(node, stored, wanted))
             if not dequantizing.outputs[0].uses():
                 editor.remove(dequantizing)
-            return "its bias has the scale of its sums"
+            return "its bias has the scale of its accumulators"
     return Violation("scale of the bias", *differing)
 
 
@@ -90,7 +88,7 @@ def _wanted(operator: Operator, integers: Array) -> Quantization | None:
 def _differing(
     how: Quantization, wanted: Quantization, integers: Array
 ) -> tuple[float, float] | None:
-    """Return the scales that differ most, own and wanted; None where they are the same."""
+    """Return the scales that differ most, own and wanted; None where they are equal."""
     mine, _ = replace(how).along(integers)
     right, _ = wanted.along(integers)
     ratios = np.abs(mine.astype(np.float64) / right - 1)

@@ -1,4 +1,4 @@
-"""Quantized operators held to what a backend asks of them."""
+"""Checks quantized operators against the quantization spec of a backend."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from narrowpass.runtime.quantization import IntegerRange, Parameters, Quantizati
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import RANGES, Quantization, is_node
 
-_SUM = 2.0**31
-"""Sums of products are 32-bit integers."""
+_ACCUMULATOR = 2.0**31
+"""The range of int32 accumulators."""
 
 
 def problems(operator: Operator, spec: QuantizationSpec) -> list[Violation | str]:
-    """Return which limits an operator does not keep; a text where no number says it."""
+    """Return the limits that an operator breaks; as a text where there is no number to compare."""
     found: list[Violation | str] = []
     fixed = spec.output(operator.op_type)
     for how in operator.operands:
@@ -44,7 +44,7 @@ def problems(operator: Operator, spec: QuantizationSpec) -> list[Violation | str
 def conversion_problems(
     before: Quantization, after: Quantization, spec: QuantizationSpec
 ) -> list[Violation | str]:
-    """Return which limits a conversion of integers to others does not keep."""
+    """Return the limits that a conversion between two quantizations breaks."""
     found = [
         *_activation("operand", before, spec.activations),
         *_activation("result", after, spec.activations),
@@ -96,12 +96,12 @@ def _weight(operator: Operator, spec: QuantizationSpec) -> list[Violation | str]
 
 
 def _headroom(operator: Operator, dims: tuple[int, ...], largest: int) -> list[Violation | str]:
-    """Return whether sums could leave 32 bits: what they have at most, and the largest bias.
+    """Return a violation if accumulators could overflow int32, the largest bias included.
 
     Args:
-        operator: what sums.
-        dims: of its weight.
-        largest: magnitude of an integer of the weight, less its zero point.
+        operator: a matmul or convolution.
+        dims: the shape of its weight.
+        largest: the largest magnitude of an integer of the weight minus its zero point.
     """
     node = operator.node
     bias = 0.0
@@ -111,5 +111,7 @@ def _headroom(operator: Operator, dims: tuple[int, ...], largest: int) -> list[V
         tensor = constant_tensor(producer.inputs[0])
         if tensor is not None:
             bias = float(np.abs(np.asarray(tensor.numpy(), np.float64)).max(initial=0))
-    total = bias + operator.terms(dims) * largest * 128
-    return [Violation("largest sum of products", total, _SUM)] if total >= _SUM else []
+    total = bias + operator.reduction_length(dims) * largest * 128
+    if total < _ACCUMULATOR:
+        return []
+    return [Violation("largest accumulator", total, _ACCUMULATOR)]

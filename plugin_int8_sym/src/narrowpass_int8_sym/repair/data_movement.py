@@ -1,8 +1,8 @@
-"""Operators that must have the same quantization on both sides get it, where that is exact.
+"""Unifies the quantization of operands and results of data movement operators, losslessly.
 
-What such an operator gives are numbers that it has read, so that they can be quantized as these
-were, without loss; the QuantizeLinear of the model follows, and converts. For Concat it comes
-first: what is quantized already stays as it is when it is quantized again.
+The results of such an operator are elements of its operand, so that they can be quantized like it
+without loss; the QuantizeLinear of the model becomes a conversion after it. For Concat the operands
+are converted before it: quantizing the result again with the same parameters is exact.
 """
 
 from __future__ import annotations
@@ -16,44 +16,46 @@ from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import INT8, Quantization, is_node
-from narrowpass_int8_sym.repair.rewriting import take_place
+from narrowpass_int8_sym.repair.rewriting import replace_node
 from narrowpass_int8_sym.repair.weights import WEIGHTED
 
 _CONVERSION = "QuantizeLinear"
 
-_PASSING = SELECTION | {"Clip", "Concat", "Relu", "Resize"}
-"""Operators that may give numbers that they have read, and no others; see `_selects`."""
+_SELECTING = SELECTION | {"Clip", "Concat", "Relu", "Resize"}
+"""Operators whose results may be elements of their operand; see `_selects`."""
 
 
-def repair(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Violation | None:
-    """Return an operator one quantization on both sides.
+def unify(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Violation | None:
+    """Convert operands or results of an operator, so that both have the same quantization.
 
     Returns:
-        What was done; a violation where the conversion that is to do it breaks a limit; None where
-        there is nothing to do, or it cannot be done.
+        A description of the change; a violation where the conversion breaks a limit; None where no
+        change is needed, or none is possible.
     """
     node = operator.node
-    hows = [*operator.operands, *operator.results]
+    quantizations = [*operator.operands, *operator.results]
     if not spec.same(node.op_type) or not operator.direct or not operator.results:
         return None
-    if any(how.axis is not None or how.dtype != INT8 for how in hows):
+    if any(how.axis is not None or how.dtype != INT8 for how in quantizations):
         return None
     first = operator.operands[0]
-    if all(how.is_same(first) for how in hows):
+    if all(how.is_same(first) for how in quantizations):
         return None
     if node.op_type == "Concat":
-        return _before(editor, operator, spec)
+        return _requantize_operands(editor, operator, spec)
     if len(operator.operands) != 1 or not _selects(node, first):
         return None
-    return _after(editor, operator, first, spec)
+    return _requantize_result(editor, operator, first, spec)
 
 
-def _before(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Violation | None:
+def _requantize_operands(
+    editor: Editor, operator: Operator, spec: QuantizationSpec
+) -> str | Violation | None:
     node, result = operator.node, operator.results[0]
     if any(not how.is_same(result) for how in operator.results):
         return None
     for how in operator.operands:
-        broken = _broken(how, result, spec)
+        broken = _violation(how, result, spec)
         if broken is not None:
             return broken
     for index, how in enumerate(operator.operands):
@@ -64,11 +66,11 @@ def _before(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str |
     return "its operands are converted before it"
 
 
-def _after(
+def _requantize_result(
     editor: Editor, operator: Operator, how: Quantization, spec: QuantizationSpec
 ) -> str | Violation | None:
     for result in operator.results:
-        broken = _broken(how, result, spec)
+        broken = _violation(how, result, spec)
         if broken is not None:
             return broken
     for quantizing, result in zip(operator.quantizing, operator.results, strict=True):
@@ -79,8 +81,8 @@ def _after(
     return "its result is converted after it"
 
 
-def _broken(how: Quantization, to: Quantization, spec: QuantizationSpec) -> Violation | None:
-    """Return whether a conversion breaks a limit."""
+def _violation(how: Quantization, to: Quantization, spec: QuantizationSpec) -> Violation | None:
+    """Return the limit that a conversion breaks; None where it breaks none."""
     if how.is_same(to):
         return None
     found = spec.violations(_CONVERSION, [how.parameters], to.parameters)
@@ -88,7 +90,7 @@ def _broken(how: Quantization, to: Quantization, spec: QuantizationSpec) -> Viol
 
 
 def _selects(node: ir.Node, how: Quantization) -> bool:
-    """Return whether all that an operator gives is among the numbers that integers stand for."""
+    """Return whether all results of an operator are exactly representable in the quantization."""
     if node.op_type == "Resize":
         mode = node.attributes.get_string("mode", "nearest")
         outside = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
@@ -111,13 +113,15 @@ def _is_exact(value: ir.Value, how: Quantization) -> bool:
     return bool(np.array_equal(how.dequantized(how.quantized(number)), number))
 
 
-def fix(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | None:
-    """Return a result the only quantization that it may have, and convert it.
+def convert_to_fixed_result(
+    editor: Editor, operator: Operator, spec: QuantizationSpec
+) -> str | None:
+    """Change a result to the fixed quantization of its operator, and convert it afterwards.
 
-    It must stand for the same numbers: only the sign of the bytes may differ.
+    Both must represent the same numbers: only int8 and uint8 may differ.
 
     Returns:
-        What was done; None where there is nothing to do, or it cannot be done.
+        A description of the change; None where none is needed, or none is possible.
     """
     node = operator.node
     fixed = spec.output(node.op_type)
@@ -135,16 +139,16 @@ def fix(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Non
     return f"its result is {fixed.dtype} first"
 
 
-def follow(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | None:
-    """Quantize what an operator gives as what it has read, where int8 can go on behind it.
+def quantize_like_operand(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | None:
+    """Quantize a float result like the operand, where int8 operators follow.
 
-    Some tools leave Q/DQ out there: nothing is rounded.
+    Some tools omit Q/DQ there, because nothing is rounded.
 
     Returns:
-        What was done; None where there is nothing to do, or it cannot be done.
+        A description of the change; None where none is needed, or none is possible.
     """
     node, first = operator.node, operator.operands[0]
-    if operator.results or not is_node(node, *_PASSING):
+    if operator.results or not is_node(node, *_SELECTING):
         return None
     if any(how.dtype != INT8 or how.axis is not None for how in operator.operands):
         return None
@@ -155,7 +159,7 @@ def follow(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | 
     if not any(_computes(user, spec) for value in node.outputs for user, _ in value.uses()):
         return None
     wide = [
-        ir.Value(name=editor.unique(f"{v.name}.wide"), shape=v.shape, type=v.type)
+        ir.Value(name=editor.reserve_name(f"{v.name}.wide"), shape=v.shape, type=v.type)
         for v in node.outputs
     ]
     same = ir.node(
@@ -168,13 +172,13 @@ def follow(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | 
     )
     editor.insert_before(node, same)
     integers = [editor.quantize(node, value, first) for value in wide]
-    take_place(editor, node, *[editor.dequantize(node, value, first) for value in integers])
+    replace_node(editor, node, *[editor.dequantize(node, value, first) for value in integers])
     return "its result is quantized like its operand"
 
 
 def _computes(node: ir.Node, spec: QuantizationSpec) -> bool:
-    """Return whether a reader may be an int8 operator, or one that passes integers on."""
-    if not is_node(node, *spec.bounded, *_PASSING) or is_node(node, _CONVERSION):
+    """Return whether a consumer can be an int8 operator, or int8 data movement."""
+    if not is_node(node, *spec.bounded, *_SELECTING) or is_node(node, _CONVERSION):
         return False
     if node.op_type not in WEIGHTED:
         return True
@@ -182,10 +186,10 @@ def _computes(node: ir.Node, spec: QuantizationSpec) -> bool:
 
 
 def is_dequantized(value: ir.Value | None) -> bool:
-    """Return whether a value is made by a DequantizeLinear."""
+    """Return whether a value is the output of a DequantizeLinear."""
     return value is not None and is_node(value.producer(), "DequantizeLinear")
 
 
 def is_conversion(node: ir.Node) -> bool:
-    """Return whether a QuantizeLinear converts integers to others."""
+    """Return whether a QuantizeLinear reads a DequantizeLinear, as a conversion does."""
     return is_dequantized(node.inputs[0])

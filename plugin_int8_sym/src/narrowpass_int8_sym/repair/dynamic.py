@@ -1,11 +1,11 @@
-"""Products of activations that are quantized when the model runs, as other tools write them.
+"""Dynamically quantized matmuls and convolutions, in the forms that other tools emit.
 
-DynamicQuantizeLinear finds the range of a whole tensor; MatMulInteger or ConvInteger multiplies
-the integers, and what follows scales the sums; onnxruntime's own operators do several of these at
-once. All become a float operator that reads its weight from bytes. Where the backend quantizes rows
-at run time, it is asked to do that, each by its own range: the model then differs by what its own
-rounding did, half a step of each activation. Otherwise DynamicQuantizeLinear stays, and a
-DequantizeLinear follows it: the sums are those of the integers but for rounding to float32.
+DynamicQuantizeLinear computes the range of a whole tensor; MatMulInteger or ConvInteger multiplies
+the integers, and a Cast and a Mul scale the accumulators; onnxruntime's own operators fuse several
+of these. All become a float operator with a dequantized int8 weight. Where the backend supports
+dynamic per-token quantization, the operator requests it: results then differ by the rounding of
+activations, half a step of each. Otherwise DynamicQuantizeLinear stays, and a DequantizeLinear
+follows it: the accumulators are the same but for rounding to float32.
 """
 
 from __future__ import annotations
@@ -19,34 +19,38 @@ import onnx_ir as ir
 from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
-from narrowpass_int8_sym.repair.forms import MICROSOFT
+from narrowpass_int8_sym.repair.qoperator import MICROSOFT
 from narrowpass_int8_sym.repair.quantization import (
     FLOAT,
     Quantization,
+    axis_problem,
     dims_of,
     is_node,
-    misfit,
-    read,
+    read_quantization,
 )
-from narrowpass_int8_sym.repair.rewriting import FIRST_PER_CHANNEL, no_channels, take_place
+from narrowpass_int8_sym.repair.rewriting import (
+    FIRST_PER_CHANNEL,
+    no_per_channel_scales,
+    replace_node,
+)
 
 _SEPARATE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 
 @dataclass(frozen=True)
-class WeightedNode:
-    """A product of dynamically quantized activations and a constant.
+class DynamicOperator:
+    """A matmul or convolution of dynamically quantized activations and a constant.
 
     Attributes:
         op_type: of the float operator.
-        last: the node that gives the result in float32.
-        between: nodes from the product to `last`, in order, which become needless.
+        last: the node with the float32 result.
+        between: nodes from the integer operator to `last`, in order, which are removed.
         integers: the quantized activations: integers, scale, zero point; None where the node
-            quantizes by itself.
-        numbers: what is quantized.
+            quantizes them itself.
+        numbers: the float activations.
         weight: integers.
         quantization: of the weight.
-        bias: added to the product; None for none.
+        bias: float32, added to the result; None for none.
         attributes: of the float operator.
     """
 
@@ -61,34 +65,34 @@ class WeightedNode:
     attributes: tuple[ir.Attr, ...] = ()
 
 
-def weighted_node_of(node: ir.Node, version: int) -> WeightedNode | str | None:
-    """Read a dynamically quantized product.
+def match_dynamic(node: ir.Node, version: int) -> DynamicOperator | str | None:
+    """Match a dynamically quantized matmul or convolution.
 
     Returns:
         None for other nodes, and a reason for one that cannot be read.
     """
     kind = node.domain, node.op_type
     if kind == (MICROSOFT, "DynamicQuantizeMatMul"):
-        found = _whole(node)
+        found = _dynamic_quantize_matmul(node)
     elif kind == (MICROSOFT, "MatMulIntegerToFloat"):
-        found = _scaled(node)
+        found = _matmul_integer_to_float(node)
     elif not node.domain and node.op_type in _SEPARATE:
-        found = _separate(node)
+        found = _integer_operator(node)
     else:
         return None
-    per_channel = isinstance(found, WeightedNode) and found.quantization.axis is not None
+    per_channel = isinstance(found, DynamicOperator) and found.quantization.axis is not None
     if per_channel and version < FIRST_PER_CHANNEL:
-        return no_channels(version)
+        return no_per_channel_scales(version)
     return found
 
 
-def rewrite(editor: Editor, weighted: WeightedNode, dynamic: Collection[str]) -> ir.Node:
-    """Replace a product; return the float operator.
+def rewrite(editor: Editor, weighted: DynamicOperator, dynamic: Collection[str]) -> ir.Node:
+    """Replace the match by a float operator, which is returned.
 
     Args:
         editor: of the model.
-        weighted: what is replaced.
-        dynamic: operators whose rows the backend quantizes at run time.
+        weighted: the match.
+        dynamic: operators for which the backend supports dynamic per-token quantization.
     """
     last = weighted.last
     asked = weighted.op_type in dynamic
@@ -98,23 +102,23 @@ def rewrite(editor: Editor, weighted: WeightedNode, dynamic: Collection[str]) ->
         activations = _dequantized(editor, last, *integers)
     weight = editor.dequantize(last, weighted.weight, weighted.quantization)
     name = weighted.between[0].name if weighted.between else last.name
-    made = _result(editor, last)
+    result = _result(editor, last)
     operator = ir.node(
         weighted.op_type,
         [activations, weight],
         attributes={item.name: item for item in weighted.attributes},
-        outputs=[made],
+        outputs=[result],
         name=name,
         metadata_props={ACTIVATIONS: "dynamic"} if asked else None,
     )
     editor.insert_before(last, operator)
     if weighted.bias is not None:
         total = _result(editor, last)
-        adding = ir.node("Add", [made, weighted.bias], outputs=[total])
-        adding.name = editor.unique(f"{name or made.name}/bias")
+        adding = ir.node("Add", [result, weighted.bias], outputs=[total])
+        adding.name = editor.reserve_name(f"{name or result.name}/bias")
         editor.insert_before(last, adding)
-        made = total
-    take_place(editor, last, made)
+        result = total
+    replace_node(editor, last, result)
     waiting = [*reversed(weighted.between)]
     while waiting:
         node = waiting.pop(0)
@@ -122,39 +126,38 @@ def rewrite(editor: Editor, weighted: WeightedNode, dynamic: Collection[str]) ->
             continue
         producers = [value.producer() for value in node.inputs if value is not None]
         editor.remove(node)
-        makers = [p for p in producers if p is not None]
-        waiting += [p for p in makers if is_node(p, "DynamicQuantizeLinear", "Mul")]
+        waiting += [p for p in producers if p and is_node(p, "DynamicQuantizeLinear", "Mul")]
     return operator
 
 
 def _result(editor: Editor, near: ir.Node) -> ir.Value:
     value = near.outputs[0]
-    name = editor.unique(f"{value.name}.float")
+    name = editor.reserve_name(f"{value.name}.float")
     return ir.Value(name=name, shape=value.shape, type=ir.TensorType(FLOAT))
 
 
 def _quantized(
     editor: Editor, near: ir.Node, numbers: ir.Value
 ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-    """Quantize activations by the range of the whole tensor."""
+    """Insert a DynamicQuantizeLinear; return integers, scale and zero point."""
     kinds = {"uint8": ir.DataType.UINT8, "scale": FLOAT, "zero_point": ir.DataType.UINT8}
-    made = [
-        ir.Value(name=editor.unique(f"{numbers.name}.{suffix}"), type=ir.TensorType(kind))
+    results = [
+        ir.Value(name=editor.reserve_name(f"{numbers.name}.{suffix}"), type=ir.TensorType(kind))
         for suffix, kind in kinds.items()
     ]
-    made[0].shape = numbers.shape
-    name = editor.unique(f"{numbers.name}/DynamicQuantizeLinear")
-    node = ir.node("DynamicQuantizeLinear", [numbers], outputs=made, name=name)
+    results[0].shape = numbers.shape
+    name = editor.reserve_name(f"{numbers.name}/DynamicQuantizeLinear")
+    node = ir.node("DynamicQuantizeLinear", [numbers], outputs=results, name=name)
     editor.insert_before(near, node)
-    return made[0], made[1], made[2]
+    return results[0], results[1], results[2]
 
 
 def _dequantized(
     editor: Editor, near: ir.Node, integers: ir.Value, scale: ir.Value, zero: ir.Value | None
 ) -> ir.Value:
-    """Return the numbers of integers whose scale is computed."""
+    """Insert a DequantizeLinear with a computed scale; return its result."""
     result = ir.Value(
-        name=editor.unique(f"{integers.name}.float"),
+        name=editor.reserve_name(f"{integers.name}.float"),
         shape=integers.shape,
         type=ir.TensorType(FLOAT),
     )
@@ -162,7 +165,7 @@ def _dequantized(
         "DequantizeLinear",
         [integers, scale, *([zero] if zero is not None else [])],
         outputs=[result],
-        name=editor.unique(f"{integers.name}/DequantizeLinear"),
+        name=editor.reserve_name(f"{integers.name}/DequantizeLinear"),
     )
     editor.insert_before(near, node)
     return result
@@ -175,34 +178,34 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 def _weight(
     value: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None, axis: int
 ) -> Quantization | str:
-    """Read how a constant weight is quantized; `axis` may be negative."""
+    """Return the quantization of a constant weight, or why it is not usable."""
     tensor, dims = constant_tensor(value), dims_of(value)
     if value is None or tensor is None or dims is None:
         return "its weight is computed"
     if value.is_graph_input():
         return f"its weight {value.name!r} may be fed"
-    found = read(scale, zero, tensor.dtype, axis)
+    found = read_quantization(scale, zero, tensor.dtype, axis)
     if isinstance(found, str):
         return found
     if found.axis is not None:
         found = Quantization(found.scale, found.zero_point, found.dtype, axis % len(dims))
-    return misfit(found, dims) or found
+    return axis_problem(found, dims) or found
 
 
-def _whole(node: ir.Node) -> WeightedNode | str:
+def _dynamic_quantize_matmul(node: ir.Node) -> DynamicOperator | str:
     numbers, weight = _input(node, 0), _input(node, 1)
     how = _weight(weight, _input(node, 2), _input(node, 3), -1)
     if isinstance(how, str):
         return how
     if numbers is None or weight is None:
         return "an operand is missing"
-    return WeightedNode("MatMul", node, (), None, numbers, weight, how, _input(node, 4))
+    return DynamicOperator("MatMul", node, (), None, numbers, weight, how, _input(node, 4))
 
 
 def _source(
     integers: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None
 ) -> ir.Value | None:
-    """Return what a DynamicQuantizeLinear reads, if one makes all three of these."""
+    """Return the input of the DynamicQuantizeLinear that computes all three, if there is one."""
     producer = None if integers is None else integers.producer()
     if producer is None or not is_node(producer, "DynamicQuantizeLinear"):
         return None
@@ -211,10 +214,10 @@ def _source(
     return producer.inputs[0] if same else None
 
 
-_NOT_DYNAMIC = "its operand is not what a DynamicQuantizeLinear makes"
+_NOT_DYNAMIC = "its operand is not the result of a DynamicQuantizeLinear"
 
 
-def _scaled(node: ir.Node) -> WeightedNode | str:
+def _matmul_integer_to_float(node: ir.Node) -> DynamicOperator | str:
     integers, weight, scale = _input(node, 0), _input(node, 1), _input(node, 2)
     how = _weight(weight, _input(node, 3), _input(node, 5), -1)
     if isinstance(how, str):
@@ -223,20 +226,20 @@ def _scaled(node: ir.Node) -> WeightedNode | str:
     if numbers is None or integers is None or scale is None or weight is None:
         return _NOT_DYNAMIC
     given = integers, scale, _input(node, 4)
-    return WeightedNode("MatMul", node, (), given, numbers, weight, how, _input(node, 6))
+    return DynamicOperator("MatMul", node, (), given, numbers, weight, how, _input(node, 6))
 
 
-def _separate(node: ir.Node) -> WeightedNode | str:
-    """Read an integer product, the Cast of its sums and the Mul with both scales."""
+def _integer_operator(node: ir.Node) -> DynamicOperator | str:
+    """Match MatMulInteger or ConvInteger, a Cast of its accumulators and a Mul by both scales."""
     integers, weight = _input(node, 0), _input(node, 1)
     casting = _only_reader(node)
     if casting is None or not is_node(casting, "Cast") or casting.outputs[0].name is None:
-        return "its 32-bit sums are read as integers"
+        return "its int32 accumulators are read as integers"
     if casting.attributes.get_int("to", 0) != FLOAT:
-        return "its 32-bit sums become another type than float32"
+        return "its int32 accumulators are cast to another type than float32"
     scaling = _only_reader(casting)
     if scaling is None or not is_node(scaling, "Mul"):
-        return "its sums are not scaled by a Mul"
+        return "its accumulators are not scaled by a Mul"
     factor = next((v for v in scaling.inputs if v is not casting.outputs[0]), None)
     pair = None if factor is None else factor.producer()
     producer = None if integers is None else integers.producer()
@@ -244,7 +247,7 @@ def _separate(node: ir.Node) -> WeightedNode | str:
         return _NOT_DYNAMIC
     scale = producer.outputs[1]
     if pair is None or not is_node(pair, "Mul") or scale not in pair.inputs:
-        return "its sums are not scaled by the product of both scales"
+        return "its accumulators are not scaled by both scales multiplied"
     own = next((v for v in pair.inputs if v is not scale), None)
     axis = 0 if node.op_type == "ConvInteger" else -1
     found = _scales(own, axis)
@@ -257,7 +260,7 @@ def _separate(node: ir.Node) -> WeightedNode | str:
     if numbers is None or integers is None or weight is None:
         return _NOT_DYNAMIC
     given = integers, scale, _input(node, 2)
-    return WeightedNode(
+    return DynamicOperator(
         _SEPARATE[node.op_type],
         scaling,
         (node, casting, pair),
@@ -270,7 +273,7 @@ def _separate(node: ir.Node) -> WeightedNode | str:
 
 
 def _scales(value: ir.Value | None, axis: int) -> ir.Value | str:
-    """Return the scales of a weight from what its sums are multiplied with."""
+    """Return the scales of a weight from the factor that multiplies its accumulators."""
     tensor = constant_tensor(value)
     if value is None or tensor is None:
         return "the scale of its weight is computed"

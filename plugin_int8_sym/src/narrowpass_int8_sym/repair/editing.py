@@ -1,4 +1,4 @@
-"""Writing Q/DQ into a model: constants, conversions, and names that nobody has."""
+"""Inserts Q/DQ nodes and constants into a model, under unused names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.quantization import FLOAT, Array, Quantization
-from narrowpass_int8_sym.storage import initializer, taken_names, unique
+from narrowpass_int8_sym.storage import add_initializer, reserve_name, taken_names
 
 _SHARED = 4096
-"""Elements up to which constants are compared with others."""
+"""The largest size of constants that are shared if equal."""
 
 
 class Editor:
@@ -23,27 +23,27 @@ class Editor:
     def __init__(self, model: ir.Model) -> None:
         self.modified = False
         self._taken = taken_names(model)
-        self._made: dict[tuple[ir.Graph, str, str, tuple[int, ...], bytes], ir.Value] = {}
+        self._constants: dict[tuple[ir.Graph, str, str, tuple[int, ...], bytes], ir.Value] = {}
 
-    def unique(self, name: str) -> str:
-        """Return a name that nobody has, and keep it."""
-        return unique(name, self._taken)
+    def reserve_name(self, name: str) -> str:
+        """Return `name`, with a number if it is in use, and mark it as used."""
+        return reserve_name(name, self._taken)
 
     def constant(self, near: ir.Node, name: str, array: Array) -> ir.Value:
-        """Return an initializer of the graph of a node; small equal ones of one name are one."""
+        """Return an initializer in the graph of a node; small equal ones of one name are shared."""
         graph = near.graph
         if not isinstance(graph, ir.Graph):
             raise TypeError(f"node {near.name!r} stands in no graph")
         content = array.tobytes() if array.size <= _SHARED else b""
         key = graph, name, array.dtype.str, array.shape, content
-        if key not in self._made or array.size > _SHARED:
-            tensor = ir.Tensor(np.asarray(array, order="C"), name=self.unique(name))
-            self._made[key] = initializer(graph, tensor)
+        if key not in self._constants or array.size > _SHARED:
+            tensor = ir.Tensor(np.asarray(array, order="C"), name=self.reserve_name(name))
+            self._constants[key] = add_initializer(graph, tensor)
         self.modified = True
-        return self._made[key]
+        return self._constants[key]
 
     def parameters(self, near: ir.Node, name: str, how: Quantization) -> list[ir.Value]:
-        """Return the scale and the zero point as constants."""
+        """Return the scale and the zero point as initializers."""
         zeros = how.zero_point.astype(how.dtype.numpy())
         return [
             self.constant(near, f"{name}.scale", how.scale),
@@ -51,11 +51,11 @@ class Editor:
         ]
 
     def dequantize(self, near: ir.Node, value: ir.Value, how: Quantization) -> ir.Value:
-        """Put a DequantizeLinear before a node; return the numbers."""
+        """Insert a DequantizeLinear before a node; return its result."""
         return self._convert("DequantizeLinear", near, value, how, "float", FLOAT)
 
     def quantize(self, near: ir.Node, value: ir.Value, how: Quantization) -> ir.Value:
-        """Put a QuantizeLinear before a node; return the integers."""
+        """Insert a QuantizeLinear before a node; return its result."""
         return self._convert("QuantizeLinear", near, value, how, how.dtype.name.lower(), how.dtype)
 
     def _convert(
@@ -70,7 +70,7 @@ class Editor:
         name = value.name or near.name or "value"
         tensor = constant_tensor(value)
         result = ir.Value(
-            name=self.unique(f"{name}.{suffix}"),
+            name=self.reserve_name(f"{name}.{suffix}"),
             shape=value.shape if tensor is None else ir.Shape(tensor.shape.numpy()),
             type=ir.TensorType(dtype),
         )
@@ -79,20 +79,20 @@ class Editor:
             [value, *self.parameters(near, name, how)],
             attributes={} if how.axis is None else {"axis": how.axis},
             outputs=[result],
-            name=self.unique(f"{name}/{kind}"),
+            name=self.reserve_name(f"{name}/{kind}"),
         )
         self.insert_before(near, node)
         return result
 
     def insert_before(self, near: ir.Node, node: ir.Node) -> None:
-        """Put a node before another, into its graph."""
+        """Insert a node before another, into its graph."""
         if near.graph is None:
             raise TypeError(f"node {near.name!r} stands in no graph")
         near.graph.insert_before(near, node)
         self.modified = True
 
     def remove(self, node: ir.Node) -> None:
-        """Remove a node that nobody reads, and constants that only it read."""
+        """Remove a node without consumers, and constants that only it read."""
         if node.graph is None:
             raise TypeError(f"node {node.name!r} stands in no graph")
         read = [value for value in node.inputs if value is not None]
@@ -102,7 +102,7 @@ class Editor:
         self.modified = True
 
     def replace_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
-        """Let a node read something else; a constant that nobody reads any more goes."""
+        """Replace an input of a node; a constant without further consumers is removed."""
         before = node.inputs[index] if index < len(node.inputs) else None
         if index >= len(node.inputs):
             node.resize_inputs(index + 1)
@@ -112,7 +112,7 @@ class Editor:
         self.modified = True
 
     def drop_unread(self, value: ir.Value) -> None:
-        """Remove a constant that nobody reads: an initializer, or a Constant node."""
+        """Remove a constant without consumers: an initializer, or a Constant node."""
         if value.uses() or value.is_graph_output() or value.is_graph_input():
             return
         producer, graph = value.producer(), value.graph
@@ -120,7 +120,7 @@ class Editor:
             producer.graph.remove(producer, safe=True)
         elif producer is None and isinstance(graph, ir.Graph) and value.is_initializer():
             del graph.initializers[value.name or ""]
-            self._made = {key: made for key, made in self._made.items() if made is not value}
+            self._constants = {k: each for k, each in self._constants.items() if each is not value}
 
 
 def is_constant(node: ir.Node) -> bool:

@@ -1,8 +1,8 @@
-"""Operators that move integers between Q/DQ work on numbers instead.
+"""Rewrites data movement of integers to data movement of floats between Q/DQ.
 
-Some tools let Reshape, MaxPool and the like read the integers themselves, and PyTorch's exporter
-puts a Clip there for activations of seven bits. The same operator between DequantizeLinear and
-QuantizeLinear of the same scale gives the same integers, exactly: it computes no new number.
+Some tools apply Reshape, MaxPool and the like to the integers themselves, and PyTorch's exporter
+emits a Clip of integers for 7-bit activations. The same operator between DequantizeLinear and
+QuantizeLinear of the same scale has exactly the same results: it computes no new numbers.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import onnx_ir as ir
 from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import FLOAT, RANGES, Array, Quantization, is_node
-from narrowpass_int8_sym.repair.rewriting import take_place
+from narrowpass_int8_sym.repair.rewriting import replace_node
 
 _PADDING = 2
 """The input of Pad with the constant."""
 
 
-def rewrite_moving(editor: Editor, node: ir.Node, how: Quantization) -> str:
-    """Let an operator that reads integers read the numbers that they stand for.
+def rewrite_data_movement(editor: Editor, node: ir.Node, how: Quantization) -> str:
+    """Rewrite a data movement operator of integers to one of floats between Q/DQ.
 
     Args:
         editor: of the model.
         node: one of `narrowpass.ir.movement.SELECTION`.
-        how: how the integers are quantized, with one scale.
+        how: the quantization of the integers, with one scale.
 
     Returns:
-        Why not; empty where it was done.
+        Why it is not possible; empty where it was done.
     """
     first = node.inputs[0]
     if first is None:
@@ -53,12 +53,12 @@ def rewrite_moving(editor: Editor, node: ir.Node, how: Quantization) -> str:
 
 
 def rewrite_clip(editor: Editor, node: ir.Node, how: Quantization) -> str:
-    """Let a Clip of integers clip the numbers, before they are quantized where it can.
+    """Rewrite a Clip of integers to one of floats, before QuantizeLinear where possible.
 
-    Rounding keeps the order, and the limits are integers: it is the same before and after.
+    Rounding is monotonic, and the limits are integers, so both orders have the same result.
 
     Returns:
-        Why not; empty where it was done.
+        Why it is not possible; empty where it was done.
     """
     first = node.inputs[0]
     if first is None:
@@ -91,10 +91,10 @@ def _replace(
     results: Sequence[ir.Value],
     how: Quantization,
 ) -> None:
-    """Put the same operator on numbers, and QuantizeLinear after it, in place of a node."""
+    """Replace a node by the same operator on floats, followed by QuantizeLinear."""
     wide = [
         ir.Value(
-            name=editor.unique(f"{value.name}.float"),
+            name=editor.reserve_name(f"{value.name}.float"),
             shape=value.shape,
             type=ir.TensorType(FLOAT),
         )
@@ -109,11 +109,11 @@ def _replace(
         metadata_props=dict(node.metadata_props),
     )
     editor.insert_before(node, operator)
-    take_place(editor, node, *[editor.quantize(node, value, how) for value in wide])
+    replace_node(editor, node, *[editor.quantize(node, value, how) for value in wide])
 
 
 def _padding(editor: Editor, node: ir.Node, how: Quantization) -> ir.Value | str | None:
-    """Return the number that Pad adds; that of the integer 0 where it does not say."""
+    """Return the dequantized padding value of a Pad; that of the integer 0 by default."""
     if node.attributes.get_string("mode", "constant") != "constant":
         return None
     given = node.inputs[_PADDING] if len(node.inputs) > _PADDING else None

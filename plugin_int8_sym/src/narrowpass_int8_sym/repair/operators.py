@@ -1,4 +1,4 @@
-"""Float operators between Q/DQ: which are int8, and how they are quantized."""
+"""Matches float operators between Q/DQ: int8 operators with their quantization."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_int8_sym.repair.forms import Form, Operand
+from narrowpass_int8_sym.repair.qoperator import Operand, QOperator
 from narrowpass_int8_sym.repair.quantization import (
     BYTES,
     FLOAT,
     Quantization,
     is_node,
-    of_conversion,
+    read_qdq,
 )
 from narrowpass_int8_sym.repair.weights import WEIGHTED
 
 _FUSED = ("Clip", "Relu")
-"""Activations that an int8 operator clips its result for."""
+"""Activations that an int8 operator fuses into its epilogue as a clamp."""
 
 NOT_QUANTIZED = "its result is not quantized"
 
 _SEVERAL = ("Add", "Concat", "Div", "Max", "Min", "Mul", "Sub", "Sum", "Where")
-"""Operators of several operands, constants among them."""
+"""Operators whose constant operands must be quantized, too."""
 
 _BIAS = 2
-"""The input of Conv, ConvTranspose and Gemm with the bias."""
+"""The input index of the bias of Conv, ConvTranspose and Gemm."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Operator:
 
     Attributes:
         node: what computes it.
-        op_type: the float operator, also where the node is quantized by itself.
-        operands: how its activations are quantized.
-        weight: how its constant weight is; None where it has none.
+        op_type: of the float operator, also for a QOperator node.
+        operands: the quantization of its activations.
+        weight: the quantization of its constant weight; None where it has none.
         integers: the integers of the weight.
-        results: how its results are; empty where one is float.
+        results: the quantization of its results; empty where one is float.
         quantizing: the QuantizeLinear of each result.
-        direct: whether nothing stands between the operator and these.
+        direct: whether there is no node between the operator and these.
     """
 
     node: ir.Node
@@ -56,16 +56,16 @@ class Operator:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether it sums products."""
+        """Whether it is a matmul or convolution."""
         return self.op_type in WEIGHTED
 
     @property
     def computes_both(self) -> bool:
-        """Whether both operands of a product are activations."""
+        """Whether it is a matmul of two activations."""
         return self.is_weighted and self.weight is None
 
     def channel_axis(self, rank: int) -> int:
-        """Return the axis of a weight along which the channels of the result lie."""
+        """Return the output channel axis of a weight of that rank."""
         if self.op_type == "Conv":
             return 0
         if self.op_type == "ConvTranspose":
@@ -74,8 +74,8 @@ class Operator:
             return 0 if self.node.attributes.get_int("transB", 0) else 1
         return rank - 1
 
-    def terms(self, dims: tuple[int, ...]) -> int:
-        """Return how many products the sums have that a weight of some shape is in."""
+    def reduction_length(self, dims: tuple[int, ...]) -> int:
+        """Return the reduction length K for a weight of that shape."""
         if self.op_type == "Conv":
             return math.prod(dims[1:])
         if self.op_type == "ConvTranspose":
@@ -87,10 +87,10 @@ class Operator:
 
 
 def operator_of(node: ir.Node) -> Operator | str | None:
-    """Read an operator that stands behind DequantizeLinear.
+    """Match an operator whose operands are DequantizeLinear results.
 
     Returns:
-        None where it reads no quantized activation, and a reason where it is not all int8.
+        None where it reads no quantized activation, and a reason where only a part is int8.
     """
     if node.domain or is_node(node, "QuantizeLinear", "DequantizeLinear"):
         return None
@@ -105,7 +105,7 @@ def operator_of(node: ir.Node) -> Operator | str | None:
             continue
         producer = value.producer()
         if producer is not None and is_node(producer, "DequantizeLinear"):
-            how = of_conversion(producer)
+            how = read_qdq(producer)
             if isinstance(how, str):
                 reason = reason or f"its input {value.name!r}: {how}"
                 unread |= not (weighted and index == 1)
@@ -122,12 +122,14 @@ def operator_of(node: ir.Node) -> Operator | str | None:
     found = _results(node)
     if isinstance(found, str) and found != NOT_QUANTIZED:
         return found
-    hows, quantizing, direct = ((), (), True) if isinstance(found, str) else found
-    return Operator(node, node.op_type, tuple(operands), weight, integers, hows, quantizing, direct)
+    quantizations, quantizing, direct = ((), (), True) if isinstance(found, str) else found
+    return Operator(
+        node, node.op_type, tuple(operands), weight, integers, quantizations, quantizing, direct
+    )
 
 
-def of_form(node: ir.Node, form: Form) -> Operator:
-    """Return the operator that a node is which is quantized by itself."""
+def operator_of_qoperator(node: ir.Node, form: QOperator) -> Operator:
+    """Return the operator of a QOperator node."""
     given = [each for each in form.operands if isinstance(each, Operand)]
     weight: Operand | None = None
     if form.op_type in WEIGHTED:
@@ -149,7 +151,7 @@ def of_form(node: ir.Node, form: Form) -> Operator:
 
 
 def _computes(node: ir.Node, index: int, value: ir.Value) -> bool:
-    """Return whether an operand that is not quantized has numbers, and is no limit or shape."""
+    """Return whether an operand is data that must be quantized, not a bound or a shape."""
     if constant_tensor(value) is None:
         return value.dtype in (FLOAT, None)
     if node.op_type in WEIGHTED:
@@ -160,8 +162,8 @@ def _computes(node: ir.Node, index: int, value: ir.Value) -> bool:
 def _results(
     node: ir.Node,
 ) -> tuple[tuple[Quantization, ...], tuple[ir.Node, ...], bool] | str:
-    """Return how results are quantized, and by whom; a reason where they are read otherwise."""
-    hows: list[Quantization] = []
+    """Return the quantization of results, and the QuantizeLinear nodes; else a reason."""
+    quantizations: list[Quantization] = []
     found: list[ir.Node] = []
     direct = True
     for result in node.outputs:
@@ -176,14 +178,14 @@ def _results(
         if last.is_graph_output() or not all(is_node(u, "QuantizeLinear") for u in readers):
             return NOT_QUANTIZED
         for user in readers:
-            how = of_conversion(user)
+            how = read_qdq(user)
             if isinstance(how, str):
                 return f"its result {last.name!r}: {how}"
-            hows.append(how)
+            quantizations.append(how)
             found.append(user)
     if not found:
         return "its result is not read"
-    return tuple(hows), tuple(found), direct
+    return tuple(quantizations), tuple(found), direct
 
 
 def _only_reader(value: ir.Value) -> ir.Node | None:

@@ -1,4 +1,4 @@
-"""The scale and zero point of a tensor of integers, as a model has them."""
+"""Reads the quantization of an integer tensor from a model: scale, zero point, axis."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FLOAT = ir.DataType.FLOAT
 BYTES = (INT8, UINT8)
 
 RANGES = {INT8: (-128, 127), UINT8: (0, 255), INT32: (-(2**31), 2**31 - 1)}
-"""The least and the largest integer."""
+"""The least and the largest integer of a type."""
 
 _SHIFT = 128
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """How integers stand for numbers: ``scale · (integer - zero point)``.
+    """The quantization of an integer tensor: number = ``scale · (integer - zero point)``.
 
     Attributes:
         scale: float32 [] or, along `axis`, [C]; positive and finite.
@@ -42,19 +42,19 @@ class Quantization:
 
     @property
     def signed(self) -> Quantization:
-        """The same for bytes that are less by 128: the numbers are the same."""
+        """The int8 form of a uint8 quantization: integers and zero point less by 128."""
         if self.dtype != UINT8:
             return self
         return replace(self, zero_point=self.zero_point - _SHIFT, dtype=INT8)
 
     @property
     def parameters(self) -> Parameters:
-        """The scale and zero point of a tensor with one scale, for signed bytes."""
+        """The scale and zero point of the int8 form, for a tensor with one scale."""
         same = self.signed
         return Parameters(float(same.scale), int(same.zero_point))
 
     def is_same(self, other: Quantization) -> bool:
-        """Return whether two of them stand for the same numbers, up to the sign of bytes."""
+        """Return whether both are equal, or differ only in int8 and uint8."""
         mine, others = self.signed, other.signed
         return (
             mine.dtype == others.dtype
@@ -64,7 +64,7 @@ class Quantization:
         )
 
     def along(self, array: Array) -> tuple[Array, Array]:
-        """Return scale and zero point so that they broadcast against integers of it."""
+        """Return scale and zero point in shapes that broadcast against an array of the tensor."""
         if self.axis is None:
             return self.scale, self.zero_point
         shape = [1] * array.ndim
@@ -72,13 +72,13 @@ class Quantization:
         return self.scale.reshape(shape), self.zero_point.reshape(shape)
 
     def dequantized(self, integers: Array) -> Array:
-        """Give the numbers that integers stand for, as DequantizeLinear computes them: float32."""
+        """Return the dequantized integers, as DequantizeLinear computes them: float32."""
         scale, zero = self.along(integers)
         wide: Array = (integers.astype(np.int64) - zero).astype(np.float32) * scale
         return wide
 
     def quantized(self, numbers: Array) -> Array:
-        """Return the integers that stand for numbers, as QuantizeLinear computes them.
+        """Return the quantized numbers, as QuantizeLinear computes them.
 
         Args:
             numbers: float32, without NaN.
@@ -91,22 +91,22 @@ class Quantization:
         return clipped
 
 
-def read(
+def read_quantization(
     scale: ir.Value | None,
     zero_point: ir.Value | None,
     dtype: ir.DataType | None = None,
     axis: int | None = None,
 ) -> Quantization | str:
-    """Read a quantization from the operands of a node.
+    """Read a quantization from the scale and zero point inputs of a node.
 
     Args:
         scale: of the node.
         zero_point: None where it is left out.
-        dtype: of the integers, where something else than the zero point says it.
+        dtype: of the integers, if known from elsewhere than the zero point.
         axis: along which scales differ, where there are several.
 
     Returns:
-        A reason where it cannot be used: computed, of another type or shape, not positive.
+        A reason where it is not usable: computed, of another type or shape, not positive.
     """
     numbers, zeros = constant_tensor(scale), constant_tensor(zero_point)
     if scale is None:
@@ -141,7 +141,7 @@ def read(
     return Quantization(factors, offsets.reshape(-1), kind, axis)
 
 
-def misfit(quantization: Quantization, dims: Sequence[int | None]) -> str:
+def axis_problem(quantization: Quantization, dims: Sequence[int | None]) -> str:
     """Return why scales along an axis do not fit a tensor; empty where they do.
 
     Args:
@@ -160,7 +160,7 @@ def misfit(quantization: Quantization, dims: Sequence[int | None]) -> str:
 
 
 def dims_of(value: ir.Value | None) -> list[int | None] | None:
-    """Return the dimensions of a value as far as they are known; None where their number is not."""
+    """Return the dimensions of a value, None for unknown ones; None for an unknown rank."""
     tensor = constant_tensor(value)
     shape = tensor.shape if tensor is not None else None if value is None else value.shape
     if shape is None:
@@ -173,8 +173,8 @@ def is_node(node: ir.Node | None, *kinds: str) -> bool:
     return node is not None and not node.domain and node.op_type in kinds
 
 
-def of_conversion(node: ir.Node) -> Quantization | str:
-    """Read the quantization of a QuantizeLinear or DequantizeLinear, or why it cannot be used."""
+def read_qdq(node: ir.Node) -> Quantization | str:
+    """Return the quantization of a QuantizeLinear or DequantizeLinear, or why it is not usable."""
     if node.attributes.get_int("block_size", 0):
         return "it is quantized in blocks"
     if len(node.inputs) < 2 or node.inputs[0] is None:
@@ -189,11 +189,11 @@ def of_conversion(node: ir.Node) -> Quantization | str:
     else:
         tensor = constant_tensor(source)
         dtype = source.dtype if tensor is None else tensor.dtype
-    found = read(node.inputs[1], zero, dtype, node.attributes.get_int("axis", 1))
+    found = read_quantization(node.inputs[1], zero, dtype, node.attributes.get_int("axis", 1))
     if isinstance(found, str):
         return found
     dims = dims_of(source)
-    problem = misfit(found, dims) if dims is not None else ""
+    problem = axis_problem(found, dims) if dims is not None else ""
     if problem:
         return problem
     if found.axis is not None and found.axis < 0 and dims is not None:

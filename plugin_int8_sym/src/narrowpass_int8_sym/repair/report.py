@@ -1,4 +1,4 @@
-"""What the pass reports: a decision for each node, and one warning for all that are left."""
+"""Reports a decision for each node, and one warning about all that stay float."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 4
-"""Reasons in the warning."""
+"""The largest number of reasons in the warning."""
 
 _FIXES = (
     (
@@ -25,9 +25,9 @@ _FIXES = (
     ("zero point of the weight", "Quantize weights symmetrically, with int8 and the zero point 0"),
     ("input * weight / output", "Calibrate anew: a scale of an output is out of proportion"),
     ("smallest scale", "Calibrate on data for which no tensor is all zeros"),
-    ("largest sum of products", "Quantize with a smaller bias, or leave the operator in float"),
+    ("largest accumulator", "Quantize with a smaller bias, or leave the operator in float"),
 )
-"""What helps, by how a reason begins."""
+"""Advice, by the beginning of a reason."""
 
 
 def _fix(reason: str) -> str:
@@ -35,12 +35,12 @@ def _fix(reason: str) -> str:
 
 
 def _named(nodes: list[str]) -> str:
-    """Name the first node of a reason, and count the others."""
+    """Return the first node of a reason, and the number of others."""
     return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
 
 
 class Report:
-    """Tells a context what becomes of nodes.
+    """Adds decisions about nodes to a context.
 
     Args:
         ctx: of the pass.
@@ -53,21 +53,21 @@ class Report:
         self._causes: dict[str, list[str]] = {}
 
     def repaired(self, node: ir.Node, how: str) -> None:
-        """Tell that a node was rewritten to the same in another form."""
+        """Report that a node was rewritten to an equivalent form."""
         self._ctx.counters["repaired"] += 1
         self._decide(node, "repaired", "repair-quantized", how)
 
     def int8(self, node: ir.Node, note: str) -> None:
-        """Tell that an operator keeps all limits."""
+        """Report that an operator is int8 and within all limits."""
         self._ctx.counters["int8"] += 1
         self._decide(node, "int8", "constraints", note)
 
     def floating(self, node: ir.Node, reason: str) -> None:
-        """Tell that an operator computes with floats, as the model has it."""
+        """Report that an operator is float in the model."""
         self._decide(node, "float", "rule", reason)
 
     def broken(self, node: ir.Node, violation: Violation) -> None:
-        """Tell that an operator is left in float by a limit, once each."""
+        """Report that an operator stays float because it breaks a limit, once for each limit."""
         self._left(node, "constraints", str(violation), violation.measured, violation.limit)
 
     def left(
@@ -77,7 +77,7 @@ class Report:
         measured: float | None = None,
         limit: float | None = None,
     ) -> None:
-        """Tell that a node is left as it is, and why."""
+        """Report that a node is not repaired, and why."""
         self._left(node, "rule", reason, measured, limit)
 
     def _left(
@@ -91,7 +91,7 @@ class Report:
         self._causes.setdefault(reason, []).append(f"{node.op_type} {self._opsets.label(node)!r}")
 
     def warn(self) -> None:
-        """Say once why operators stay float, the commonest reason first, and what helps."""
+        """Log one warning with the reasons why operators stay float, the most frequent first."""
         if not self._causes:
             return
         causes = sorted(self._causes.items(), key=lambda item: -len(item[1]))
@@ -101,7 +101,7 @@ class Report:
         fixes = dict.fromkeys(fix for reason, _ in causes if (fix := _fix(reason)))
         advice = "".join(f" {fix}." for fix in fixes)
         self._ctx.observer.log.warning(
-            "repair-quantized: what the target does not take stays float. %s.%s "
+            "repair-quantized: some operators are not int8 on the target, and stay float. %s.%s "
             "The report has all of them",
             "; ".join(shown),
             advice,

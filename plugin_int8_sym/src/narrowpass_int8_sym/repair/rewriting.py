@@ -1,36 +1,36 @@
-"""Nodes that are quantized by themselves become float operators between Q/DQ."""
+"""Replaces QOperator nodes by float operators between Q/DQ."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from narrowpass_int8_sym.repair.editing import Editor
-from narrowpass_int8_sym.repair.forms import MICROSOFT, Form, Operand
-from narrowpass_int8_sym.repair.quantization import FLOAT, Quantization, dims_of, of_conversion
+from narrowpass_int8_sym.repair.qoperator import MICROSOFT, Operand, QOperator
+from narrowpass_int8_sym.repair.quantization import FLOAT, Quantization, dims_of, read_qdq
 
 FIRST_PER_CHANNEL = 13
-"""The operator set from which Q/DQ have a scale for each channel."""
+"""The first operator set with a scale for each channel in Q/DQ."""
 
 
-def no_channels(version: int) -> str:
-    """Tell that an operator set has no scale for each channel."""
+def no_per_channel_scales(version: int) -> str:
+    """Return the reason that an operator set has no scale for each channel."""
     return (
         f"operator set {version} has no DequantizeLinear with a scale for each channel; run "
         "upgrade-opset before"
     )
 
 
-def obstacle(form: Form, version: int) -> str:
-    """Return why a form cannot be written with Q/DQ of an operator set; empty where it can."""
+def obstacle(form: QOperator, version: int) -> str:
+    """Return why Q/DQ of an operator set cannot express a QOperator; empty where they can."""
     axes = [each.quantization.axis for each in form.operands if isinstance(each, Operand)]
     if version < 10:
         return f"operator set {version} has no QuantizeLinear; run upgrade-opset before"
     if version < FIRST_PER_CHANNEL and any(axis is not None for axis in axes):
-        return no_channels(version)
+        return no_per_channel_scales(version)
     return ""
 
 
-def rewrite(editor: Editor, node: ir.Node, form: Form) -> ir.Node:
+def rewrite(editor: Editor, node: ir.Node, form: QOperator) -> ir.Node:
     """Replace a node; return the float operator, which has its name."""
     operands: list[ir.Value | None] = [
         editor.dequantize(node, each.value, each.quantization)
@@ -41,8 +41,8 @@ def rewrite(editor: Editor, node: ir.Node, form: Form) -> ir.Node:
     name = node.name or node.outputs[0].name or form.op_type
     operands += [editor.constant(node, f"{name}.axes", each) for each in form.constants]
     result = node.outputs[0]
-    made = ir.Value(
-        name=editor.unique(f"{result.name}.float"),
+    number = ir.Value(
+        name=editor.reserve_name(f"{result.name}.float"),
         shape=result.shape,
         type=ir.TensorType(FLOAT),
     )
@@ -50,27 +50,27 @@ def rewrite(editor: Editor, node: ir.Node, form: Form) -> ir.Node:
         form.op_type,
         operands,
         attributes={item.name: item for item in form.attributes},
-        outputs=[made],
+        outputs=[number],
         name=node.name,
         metadata_props=dict(node.metadata_props),
     )
     editor.insert_before(node, operator)
     if form.result is None:
-        take_place(editor, node, made)
+        replace_node(editor, node, number)
     else:
-        take_place(editor, node, editor.quantize(node, made, form.result))
+        replace_node(editor, node, editor.quantize(node, number, form.result))
     return operator
 
 
-def take_place(editor: Editor, node: ir.Node, *values: ir.Value) -> None:
-    """Let values have the names and the readers of a node's results; the node goes.
+def replace_node(editor: Editor, node: ir.Node, *values: ir.Value) -> None:
+    """Replace the results of a node by values, which get their names, and remove the node.
 
-    Integers are named as before: outputs of the model are known by it.
+    The names stay, because outputs of the model are identified by them.
     """
     for before, value in zip(node.outputs, values, strict=False):
         name, output = before.name, before.is_graph_output()
         before.replace_all_uses_with(value, replace_graph_outputs=output)
-        before.name = editor.unique(f"{name}.before")
+        before.name = editor.reserve_name(f"{name}.before")
         value.name = name
         if output:
             value.type, value.shape = before.type or value.type, before.shape
@@ -78,16 +78,16 @@ def take_place(editor: Editor, node: ir.Node, *values: ir.Value) -> None:
 
 
 def rewrite_conversion(editor: Editor, node: ir.Node, version: int) -> str:
-    """Let a Q/DQ of onnxruntime's own domain be one of ONNX, which computes the same.
+    """Replace a Q/DQ node of onnxruntime's domain by the one of ONNX.
 
     Returns:
-        Why not; empty where it was done.
+        Why it is not possible; empty where it was done.
     """
-    found = of_conversion(node)
+    found = read_qdq(node)
     if isinstance(found, str):
         return found
     if found.axis is not None and version < FIRST_PER_CHANNEL:
-        return no_channels(version)
+        return no_per_channel_scales(version)
     source, result = node.inputs[0], node.outputs[0]
     if source is None:
         return "its input is missing"
@@ -95,8 +95,8 @@ def rewrite_conversion(editor: Editor, node: ir.Node, version: int) -> str:
         return f"the rank of {source.name!r} is not known"
     reads = node.op_type == "DequantizeLinear"
     name = result.name or node.name or "value"
-    made = ir.Value(
-        name=editor.unique(f"{name}.standard"),
+    converted = ir.Value(
+        name=editor.reserve_name(f"{name}.standard"),
         shape=result.shape,
         type=ir.TensorType(FLOAT if reads else found.dtype),
     )
@@ -105,14 +105,14 @@ def rewrite_conversion(editor: Editor, node: ir.Node, version: int) -> str:
         node.op_type,
         [source, *editor.parameters(node, name, how)],
         attributes={} if how.axis is None else {"axis": how.axis},
-        outputs=[made],
+        outputs=[converted],
         name=node.name,
     )
     editor.insert_before(node, standard)
-    take_place(editor, node, made)
+    replace_node(editor, node, converted)
     return ""
 
 
 def is_microsoft_conversion(node: ir.Node) -> bool:
-    """Return whether a node is a Q/DQ of onnxruntime's own domain."""
+    """Return whether a node is a Q/DQ node of onnxruntime's domain."""
     return node.domain == MICROSOFT and node.op_type in ("QuantizeLinear", "DequantizeLinear")

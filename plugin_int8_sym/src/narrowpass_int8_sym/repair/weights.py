@@ -1,4 +1,4 @@
-"""Constants in bytes: weights become signed with the zero point 0, where that loses nothing."""
+"""Quantized weights become int8 with the zero point 0, where that is lossless."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ from narrowpass_int8_sym.repair.quantization import (
     Array,
     Quantization,
     is_node,
-    of_conversion,
+    read_qdq,
 )
-from narrowpass_int8_sym.repair.rewriting import take_place
+from narrowpass_int8_sym.repair.rewriting import replace_node
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators whose second operand is a weight, where it is constant."""
 
 
 def is_weight(node: ir.Node) -> bool:
-    """Return whether what a node makes is the weight of some operator."""
+    """Return whether the result of a node is the weight of an operator."""
     uses = [use for value in node.outputs for use in value.uses()]
     return any(is_node(user, *WEIGHTED) and index == 1 for user, index in uses)
 
 
-def store(editor: Editor, node: ir.Node) -> str:
-    """Keep the integers that a QuantizeLinear makes of a constant, in place of its numbers.
-
-    They are those that it computes when it runs.
+def fold_quantize(editor: Editor, node: ir.Node) -> str:
+    """Fold a QuantizeLinear of a constant: store the integers that it computes.
 
     Returns:
-        Why not; empty where it was done.
+        Why it is not possible; empty where it was done.
     """
     tensor = constant_tensor(node.inputs[0])
     if tensor is None or tensor.dtype != FLOAT:
         return "what it quantizes is no constant of float32"
-    how = of_conversion(node)
+    how = read_qdq(node)
     if isinstance(how, str):
         return how
     numbers = np.asarray(tensor.numpy(), np.float32)
@@ -57,48 +55,48 @@ def store(editor: Editor, node: ir.Node) -> str:
     return ""
 
 
-def transpose(editor: Editor, node: ir.Node) -> bool:
-    """Let a Transpose between a weight in bytes and what multiplies with it go.
+def fold_transpose(editor: Editor, node: ir.Node) -> bool:
+    """Fold a Transpose between a dequantized weight and its consumer into the integers.
 
-    The bytes are stored as it orders them: PyTorch exports linear layers so.
+    PyTorch exports linear layers with such a Transpose.
 
     Returns:
-        Whether it was done.
+        Whether it was folded.
     """
     value, result = node.inputs[0], node.outputs[0]
     source = None if value is None else value.producer()
     if source is None or not is_node(source, "DequantizeLinear") or not is_weight(node):
         return False
-    tensor, how = constant_tensor(source.inputs[0]), of_conversion(source)
+    tensor, how = constant_tensor(source.inputs[0]), read_qdq(source)
     if tensor is None or isinstance(how, str) or result.is_graph_output():
         return False
     integers = np.asarray(tensor.numpy())
     order = list(node.attributes.get_ints("perm", None) or reversed(range(integers.ndim)))
     axis = None if how.axis is None else order.index(how.axis % integers.ndim)
     stored = editor.constant(node, f"{result.name}.integers", integers.transpose(order))
-    take_place(editor, node, editor.dequantize(node, stored, replace(how, axis=axis)))
+    replace_node(editor, node, editor.dequantize(node, stored, replace(how, axis=axis)))
     if not any(each.uses() or each.is_graph_output() for each in source.outputs):
         editor.remove(source)
     return True
 
 
-def repair(
+def symmetrize(
     editor: Editor, node: ir.Node, how: Quantization, spec: QuantizationSpec, *, clamp: bool = False
 ) -> str | Violation | None:
-    """Let a weight be signed bytes with the zero point 0, or with those that are allowed.
+    """Convert a weight to int8 with the zero point 0, or with another one if that is supported.
 
-    Integers less their zero point are the same numbers. Where one is beyond what is allowed and all
-    of its channel are even, half of them at twice the scale are the same numbers, too.
+    The zero point is subtracted from the integers. Where one is out of range then, and all of its
+    channel are even, they are halved and the scale doubled, which is exact, too.
 
     Args:
         editor: of the model.
         node: the DequantizeLinear of the weight.
         how: its quantization.
-        spec: what integers and zero points may be.
-        clamp: whether integers beyond that are clamped, where nothing else can be done.
+        spec: the limits of integers and zero points.
+        clamp: whether integers out of range are clamped, where no exact form exists.
 
     Returns:
-        What was done; a violation where it cannot be; None where there is nothing to do.
+        A description of the change; a violation where none is possible; None where none is needed.
     """
     source = node.inputs[0]
     tensor = constant_tensor(source)
@@ -125,7 +123,7 @@ def repair(
                 and how.dtype != INT8
                 and int(integers.min()) - 128 >= allowed.low
             ):
-                shift(editor, node, how)
+                shift_to_int8(editor, node, how)
                 return "its weight is int8, 128 less, like its zero point"
             if clamp and not how.signed.zero_point.any():
                 return _clamp(editor, node, centered, how, allowed)
@@ -133,8 +131,8 @@ def repair(
         half, _ = replace(how, scale=np.where(beyond, 2, 1)).along(integers)
         centered //= half.astype(np.int16)
         how = replace(how, scale=twice)
-    made = replace(how, zero_point=np.zeros_like(how.zero_point), dtype=INT8)
-    _write(editor, node, centered.astype(np.int8), made)
+    symmetric = replace(how, zero_point=np.zeros_like(how.zero_point), dtype=INT8)
+    _write(editor, node, centered.astype(np.int8), symmetric)
     doing = "; half the integers at twice the scale, in some channels" if beyond.any() else ""
     return f"its weight is int8 with the zero point 0{doing}"
 
@@ -142,13 +140,13 @@ def repair(
 def _clamp(
     editor: Editor, node: ir.Node, centered: Array, how: Quantization, allowed: IntegerRange
 ) -> str:
-    """Clamp integers to what is allowed; say how far that moves the weight."""
+    """Clamp the integers of a weight; return a description with the error that this adds."""
     clamped = np.clip(centered, allowed.low, allowed.high)
     scale, _ = how.along(centered)
     moved = (clamped - centered) * scale.astype(np.float64)
     norm = float(np.linalg.norm(centered * scale.astype(np.float64)))
-    made = replace(how, zero_point=np.zeros_like(how.zero_point), dtype=INT8)
-    _write(editor, node, clamped.astype(np.int8), made)
+    symmetric = replace(how, zero_point=np.zeros_like(how.zero_point), dtype=INT8)
+    _write(editor, node, clamped.astype(np.int8), symmetric)
     count, relative = int(np.count_nonzero(moved)), float(np.linalg.norm(moved)) / norm
     return (
         f"{count} of {centered.size} integers of its weight are clamped to "
@@ -157,8 +155,8 @@ def _clamp(
     )
 
 
-def shift(editor: Editor, node: ir.Node, how: Quantization) -> None:
-    """Let a constant of unsigned bytes be signed: 128 less, like its zero point."""
+def shift_to_int8(editor: Editor, node: ir.Node, how: Quantization) -> None:
+    """Convert a uint8 constant to int8: integers and zero point less by 128."""
     tensor = constant_tensor(node.inputs[0])
     if tensor is None:
         raise ValueError(f"what {node.name!r} reads is no constant")
@@ -167,7 +165,7 @@ def shift(editor: Editor, node: ir.Node, how: Quantization) -> None:
 
 
 def _write(editor: Editor, node: ir.Node, integers: Array, how: Quantization) -> None:
-    """Let a DequantizeLinear read other integers, quantized in another way."""
+    """Replace the integers and the quantization of a DequantizeLinear."""
     source = node.inputs[0]
     name = (source.name if source is not None else None) or "weight"
     editor.replace_input(node, 0, editor.constant(node, name, integers))
@@ -178,7 +176,7 @@ def _write(editor: Editor, node: ir.Node, integers: Array, how: Quantization) ->
 
 
 def _has_integer_bias(node: ir.Node) -> bool:
-    """Return whether a bias has the scale of the weight in its own."""
+    """Return whether an int32 bias has a scale that contains the scale of the weight."""
     users = [user for value in node.outputs for user, _ in value.uses()]
     biases = [user.inputs[2] for user in users if len(user.inputs) > 2]
     return any(bias is not None and is_node(bias.producer(), "DequantizeLinear") for bias in biases)

@@ -1,8 +1,8 @@
-"""Static quantization: activations have scales that were found on data beforehand."""
+"""Static quantization: scales of activations come from calibration data."""
 
 from __future__ import annotations
 
 from narrowpass_int8_sym.static.parameters import Scheme
-from narrowpass_int8_sym.static.quantization import Calibrated, Static
+from narrowpass_int8_sym.static.quantization import CalibrationResult, StaticQuantizer
 
-__all__ = ["Calibrated", "Scheme", "Static"]
+__all__ = ["CalibrationResult", "Scheme", "StaticQuantizer"]

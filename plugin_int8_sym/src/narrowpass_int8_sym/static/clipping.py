@@ -1,10 +1,10 @@
-"""Ranges of what only products of matrices read: those with which their results err least.
+"""Clipping ranges of operands of matmuls, chosen by the error of the matmuls' results.
 
-The window that loses least of a value itself may be a bad one for what reads it. Clipped elements
-are few, but in transformers they are the same ones in row after row: channels that are large, and
-rows that others attend to. Their errors do not average out in a product, as those of rounding do.
-So windows from that of the calibrator to the whole range are compared by the errors of the
-products' results, with each row taken relative to what it should be.
+The range with the least error of a value itself may be a bad one for the matmuls that read it.
+Clipped elements are few, but in transformers they are the same in all rows: outlier channels, and
+rows with high attention. Their errors do not average out in a matmul, as rounding errors do. So
+ranges from that of the calibrator to that of all elements are compared by the relative error of
+each row of the results.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 SAMPLES = 8
-"""So many samples are looked at, at most."""
+"""The largest number of samples."""
 
 ROWS = 64
-"""So many rows of each sample, at most, at equal distances."""
+"""The largest number of rows of each sample, evenly spaced."""
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""How much of what a window leaves out is let in."""
+"""Candidates: the interpolation factors between the calibrator's range and that of all elements."""
 
-_SIGNS = 64
-"""Results are added up with random signs to so many numbers, whose squares are on average as large
-as those of the results (Johnson and Lindenstrauss, 1984): that costs less than the products."""
+_PROJECTIONS = 64
+"""Columns of random signs that results are projected on, which preserves their squared norm on
+average (Johnson and Lindenstrauss, 1984) and costs less than the whole matmul."""
 
 _COLUMNS = 4096
-"""Columns of a matrix that are added up at once, so that no copy of it is made."""
+"""Columns of a weight that are projected at once, so that it is not copied as a whole."""
 
 
 def best_clipping_ranges(
@@ -56,20 +56,20 @@ def best_clipping_ranges(
     symmetric: bool,
     limit: int,
 ) -> dict[str, Range]:
-    """Choose ranges between narrow and whole ones.
+    """Choose clipping ranges between narrow and whole ones.
 
     Args:
         model: in float32; not changed.
-        readers: products of matrices with two dimensions, by the value that they read.
-        narrow: a range of each value, by name.
-        whole: one that holds all elements.
+        readers: the matmuls that read a value, by the value.
+        narrow: the calibrator's range of each value, by name.
+        whole: the range of all elements.
         samples: feeds for the model.
         target: what runs it; the reference evaluator where it is None or not available.
         symmetric: whether the zero points are 0.
-        limit: how many samples are looked at, at most.
+        limit: the largest number of samples.
 
     Returns:
-        The range of each value that has another one than its narrow one, by name.
+        The chosen range of each value, by name, where it is not the narrow one.
 
     Raises:
         BackendError: the model cannot be run.
@@ -83,18 +83,20 @@ def best_clipping_ranges(
     backend = judging_backends(target)[-1]
     for group in split_groups(list(names)):
         errors = {
-            name: _Errors(_between(narrow[name], whole[name]), names[name], symmetric=symmetric)
+            name: _MatmulErrors(
+                _candidates_between(narrow[name], whole[name]), names[name], symmetric=symmetric
+            )
             for name in group
         }
         for *_, values in run_on_samples(model, group, samples, backend, limit):
             for name, each in errors.items():
-                each.see(values[name])
+                each.add_sample(values[name])
         found |= {name: each.best() for name, each in errors.items()}
     return {name: chosen for name, chosen in found.items() if chosen != narrow[name]}
 
 
-def _between(narrow: Range, whole: Range) -> list[Range]:
-    """Return the candidates, the narrowest first; each keeps the histogram of the narrow one."""
+def _candidates_between(narrow: Range, whole: Range) -> list[Range]:
+    """Return the candidates, the narrowest first; each has the histogram of the narrow one."""
     return [
         Range(
             narrow.low + share * (min(whole.low, narrow.low) - narrow.low),
@@ -105,8 +107,8 @@ def _between(narrow: Range, whole: Range) -> list[Range]:
     ]
 
 
-class _Errors:
-    """What the results of products err by, for each candidate, over the rows that went by."""
+class _MatmulErrors:
+    """The relative error of the matmuls' results, for each candidate range, over all rows."""
 
     def __init__(
         self,
@@ -119,40 +121,40 @@ class _Errors:
         self._parameters = [
             of_range(each.low, each.high, symmetric=symmetric) for each in candidates
         ]
-        matrices = [_depth_sum(weighted) for weighted in weighted_nodes]
+        matrices = [_random_projection(weighted) for weighted in weighted_nodes]
         self._matrix, self._count = np.concatenate(matrices, axis=1), len(matrices)
-        self._sums = np.zeros(len(candidates))
+        self._totals = np.zeros(len(candidates))
 
-    def see(self, array: Array) -> None:
-        """Add the errors of a sample; rows whose results are zero say nothing.
+    def add_sample(self, array: Array) -> None:
+        """Add the errors of a sample; rows whose results are zero are skipped.
 
-        A row errs by all of what it is at most: worse is as bad as if it were lost.
+        The relative error of a row counts as at most 1.
         """
         rows = np.asarray(array, np.float32).reshape(-1, array.shape[-1])
         rows = rows[:: max(1, -(-len(rows) // ROWS))]
-        errors = [_rounded(rows, parameters) - rows for parameters in self._parameters]
+        errors = [_fake_quantized(rows, parameters) - rows for parameters in self._parameters]
         # One GEMM: many small ones spend more time on waking threads.
         powers = self._powers(np.stack([rows, *errors]))
         power, noises = powers[0], powers[1:]
         heard = power > 0
         for number, noise in enumerate(noises):
-            self._sums[number] += np.minimum(noise[heard] / power[heard], 1).sum()
+            self._totals[number] += np.minimum(noise[heard] / power[heard], 1).sum()
 
     def _powers(self, rows: Array) -> Array:
-        """Return the power of each row's results, for each product; float64 [..., products]."""
+        """Return the squared norm of each row of results; float64 [..., matmuls]."""
         results = (rows.reshape(-1, rows.shape[-1]) @ self._matrix).reshape(
-            *rows.shape[:-1], self._count, _SIGNS
+            *rows.shape[:-1], self._count, _PROJECTIONS
         )
         power: Array = np.einsum("...s,...s->...", results, results, dtype=np.float64)
         return power
 
     def best(self) -> Range:
         """Return the candidate with the least error; the narrowest of several."""
-        return self._candidates[int(np.argmin(self._sums))]
+        return self._candidates[int(np.argmin(self._totals))]
 
 
-def _rounded(rows: Array, parameters: Parameters) -> Array:
-    """Return what rows are as bytes, as floats again; float32."""
+def _fake_quantized(rows: Array, parameters: Parameters) -> Array:
+    """Return rows quantized and dequantized again; float32."""
     zero_point = parameters.zero_point
     whole = np.rint(rows / np.float32(parameters.scale))
     np.clip(whole, -128 - zero_point, 127 - zero_point, out=whole)
@@ -160,18 +162,18 @@ def _rounded(rows: Array, parameters: Parameters) -> Array:
     return rounded
 
 
-def _depth_sum(weighted: WeightedNode) -> Array:
-    """Return the columns of a matrix, added up with random signs; float32 [C, signs]."""
+def _random_projection(weighted: WeightedNode) -> Array:
+    """Return the weight times a matrix of random signs; float32 [C, signs]."""
     tensor = constant_tensor(weighted.weight)
     if tensor is None:
         raise ValueError(f"{weighted.weight.name!r} is no constant")
     weight = tensor.numpy()
     matrix = weight if weighted.axis == 1 else weight.T
-    # The same ones each time: results must not depend on chance.
+    # A fixed seed: results must be reproducible.
     chance = np.random.default_rng(0)
-    found = np.zeros((matrix.shape[0], _SIGNS), np.float32)
+    found = np.zeros((matrix.shape[0], _PROJECTIONS), np.float32)
     for start in range(0, matrix.shape[1], _COLUMNS):
         piece = matrix[:, start : start + _COLUMNS]
-        signs = chance.integers(0, 2, (piece.shape[1], _SIGNS)).astype(np.float32) * 2 - 1
+        signs = chance.integers(0, 2, (piece.shape[1], _PROJECTIONS)).astype(np.float32) * 2 - 1
         found += piece @ signs
     return found

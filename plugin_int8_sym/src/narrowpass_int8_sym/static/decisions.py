@@ -1,4 +1,4 @@
-"""What is said of each node: what was decided, by whom, and why."""
+"""Reports the decision about each node and value: what was decided, by what, and why."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from narrowpass import Decision, Reject
 from narrowpass.framework.classify import matching_nodes
 from narrowpass.runtime.quantization import Parameters, Violation
 from narrowpass_int8_sym.calibration import Range
+from narrowpass_int8_sym.embeddings import embedding_decisions
 from narrowpass_int8_sym.static.matching import QUANTIZED, MatchedUnits
-from narrowpass_int8_sym.static.selection import Choice
-from narrowpass_int8_sym.static.units import Unit
-from narrowpass_int8_sym.tables import report_tables
+from narrowpass_int8_sym.static.selection import Selection
+from narrowpass_int8_sym.static.units import NodeUnit
 from narrowpass_int8_sym.weighted_nodes import weighted_node_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def label(node: ir.Node) -> str:
-    """Name a node for reports: by what it computes if it has no name."""
+    """Return the name of a node for reports; that of its first output if it has none."""
     return node.name or next((value.name for value in node.outputs if value.name), "") or ""
 
 
@@ -34,24 +34,24 @@ def selected(items: Sequence[str], model: ir.Model) -> dict[str, list[ir.Node]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the nodes of a model.
+    """The outcome of quantization for the nodes of a model.
 
     Attributes:
-        found: what could be quantized.
-        choice: what is.
-        held: what had to stay float for the results' sake, and why.
-        broken: what cannot keep a limit of the target, or what that rejects otherwise.
+        found: the units that can be quantized.
+        choice: the units that are.
+        kept_float: units that stay float for the tolerance, and why.
+        broken: units that break a limit of the target, or that it rejects.
         red: the nodes that each item of the option ``red`` selects.
-        tables: nodes whose table is stored in bytes.
-        reasons: why nodes had to stay float, of units and of tables.
+        embeddings: Gather nodes whose embedding is stored as int8.
+        reasons: nodes that stay float for the tolerance, and why: of units and of embeddings.
     """
 
     found: MatchedUnits
-    choice: Choice
-    held: Mapping[Unit, str]
-    broken: Mapping[Unit, Violation | Reject]
+    choice: Selection
+    kept_float: Mapping[NodeUnit, str]
+    broken: Mapping[NodeUnit, Violation | Reject]
     red: Mapping[str, Sequence[ir.Node]]
-    tables: Sequence[ir.Node]
+    embeddings: Sequence[ir.Node]
     reasons: Mapping[ir.Node, str]
 
 
@@ -79,14 +79,14 @@ def report_values(
     calibrator: str,
     ctx: Context,
 ) -> None:
-    """Report the histogram of each quantized value that has one, with what its integers hold.
+    """Report the histogram of each quantized value that has one, with its clipping range.
 
     Args:
         values: how they are quantized.
         ranges: of them, by name.
-        replaced: what the calibrator gave, where products have another range.
+        replaced: the ranges of the calibrator, where matmuls chose another one.
         calibrator: its name.
-        ctx: told.
+        ctx: gets the decisions.
     """
     for value, quantized in values.items():
         name = value.name or ""
@@ -94,17 +94,17 @@ def report_values(
         if histogram is None:
             continue
         low, high = (quantized.scale * (end - quantized.zero_point) for end in (-128, 127))
-        # Of symmetric ranges magnitudes were counted.
-        window = (0.0 if histogram.low >= 0 else low), high
-        shown = replace(histogram, clipping=window)
+        # For symmetric ranges magnitudes were counted.
+        clipping = (0.0 if histogram.low >= 0 else low), high
+        shown = replace(histogram, clipping=clipping)
         by = f"calibrator {calibrator}"
         reason = ""
         if name in replaced:
             own = replaced[name]
             reason = (
-                f"results of what reads it err less with {ranges[name].low:.4g} to "
-                f"{ranges[name].high:.4g} than with {own.low:.4g} to {own.high:.4g}, which the "
-                f"value itself loses least by"
+                f"matmuls that read it have a smaller error with {ranges[name].low:.4g} to "
+                f"{ranges[name].high:.4g} than with {own.low:.4g} to {own.high:.4g}, the range "
+                f"with the least error of the value itself"
             )
         ctx.decisions.append(Decision(name, "", "int8", by, reason, histogram=shown))
 
@@ -131,8 +131,8 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
             left(node, "rule", reason)
     for node, reason in outcome.reasons.items():
         left(node, "verification", reason)
-    found |= report_tables(outcome.tables)
-    for unit, reason in outcome.held.items():
+    found |= embedding_decisions(outcome.embeddings)
+    for unit, reason in outcome.kept_float.items():
         for node in unit.nodes:
             left(node, "verification", reason)
     for unit, broken in outcome.broken.items():
@@ -144,9 +144,9 @@ def _decisions(model: ir.Model, outcome: Outcome) -> dict[ir.Node, Decision]:
             else:
                 found[node] = replace(found[node], reason=f"the target: {broken.reason}")
     for unit in outcome.choice.units:
-        wide = unit in outcome.choice.wide
+        wide = unit in outcome.choice.float_results
         reason = "its result stays float: nothing int8 reads it" if wide else ""
         for node in unit.nodes:
-            by = unit.asked or "mode=static"
+            by = unit.forced_by or "mode=static"
             found[node] = Decision(label(node), node.op_type, "int8", by, reason)
     return found

@@ -1,4 +1,4 @@
-"""How far each value of a quantized model is from what it was, on data."""
+"""Measures the SQNR of each value of a quantized model, on data."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from narrowpass import Backend, Context, Samples
 
 SAMPLES = 4
-"""So many samples are looked at, at most."""
+"""The largest number of samples."""
 
 
 def report_noise(before: ir.Model, after: ir.Model, samples: Samples, ctx: Context) -> None:
-    """Put the signal-to-noise ratio of each quantized value into what is said of it.
+    """Add the signal-to-quantization-noise ratio of each quantized value to its decision.
 
     Args:
         before: the float model.
         after: the same, quantized.
         samples: feeds for both.
-        ctx: its target runs them; decisions are about values.
+        ctx: its target runs them; its decisions are updated.
     """
     found = value_sqnr(before, after, samples, ctx.target)
-    for place, told in enumerate(ctx.decisions):
-        if not told.op_type and told.decision == "int8" and told.node in found:
-            ctx.decisions[place] = dataclasses.replace(told, sqnr=found.pop(told.node))
+    for index, item in enumerate(ctx.decisions):
+        if not item.op_type and item.decision == "int8" and item.node in found:
+            ctx.decisions[index] = dataclasses.replace(item, sqnr=found.pop(item.node))
     ctx.decisions.extend(
         Decision(name, "", "int8", "mode=static", sqnr=sqnr) for name, sqnr in found.items()
     )
@@ -43,13 +43,13 @@ def value_sqnr(
 ) -> dict[str, float]:
     """Return the signal-to-noise ratio of each quantized value, in dB; infinite if equal.
 
-    The noise is all that a value differs by: its own rounding, and that of what it is computed
-    from.
+    The noise is the whole difference of a value: its own rounding error, and that of all nodes that
+    it is computed from.
 
     Args:
         before: the float model.
         after: the same, quantized.
-        samples: feeds for both; `SAMPLES` of them are taken.
+        samples: feeds for both; at most `SAMPLES` are used.
         target: what runs them; the reference evaluator where it is None or not available.
     """
     backend = judging_backends(target)[-1]
@@ -71,7 +71,7 @@ def value_sqnr(
 
 
 def _pairs(before: ir.Model, after: ir.Model) -> dict[str, str]:
-    """Return the names of quantized values as they were, and as floats again."""
+    """Return the names of quantized values: in the float model, and after DequantizeLinear."""
     known = {value.name for value in before.graph.inputs}
     known |= {value.name for node in before.graph for value in node.outputs}
     found: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _pairs(before: ir.Model, after: ir.Model) -> dict[str, str]:
         if quantize is None or quantize.op_type != "QuantizeLinear":
             continue
         wide = node.outputs[0]
-        # An output has its name still; that of another value is what is quantized.
+        # A graph output keeps its name; of other values, the quantized one has it.
         was = wide if wide.is_graph_output() else quantize.inputs[0]
         if was is not None and was.name in known:
             found[was.name or ""] = wide.name or ""

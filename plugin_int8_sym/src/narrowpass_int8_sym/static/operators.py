@@ -1,4 +1,4 @@
-"""What is known of operators: which compute element by element, which move elements."""
+"""Classes of operators: elementwise, data movement, and those that are not quantized."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNARY = frozenset(
         "ThresholdedRelu",
     }
 )
-"""Operators that compute each element of one tensor; bounds of Clip are constants."""
+"""Elementwise operators of one tensor; the bounds of Clip are constants."""
 
 BINARY = frozenset(
     {
@@ -57,9 +57,9 @@ BINARY = frozenset(
         "Sub",
     }
 )
-"""The same, of a tensor with a number, or with what is computed of the same element."""
+"""Elementwise operators of two operands: one is a scalar, or both follow from the same element."""
 
-WIDE = frozenset(
+WIDE_RANGE = frozenset(
     {
         "Exp",
         "Log",
@@ -68,12 +68,12 @@ WIDE = frozenset(
         "Sqrt",
     }
 )
-"""Operators whose results spread over more magnitudes than 256 levels can tell apart."""
+"""Operators whose results have a dynamic range that 256 levels do not cover."""
 
-ACTIVATIONS = frozenset({"Clip", "Relu"})
-"""What is computed together with the operator before it."""
+FUSED_ACTIVATIONS = frozenset({"Clip", "Relu"})
+"""Activations that are fused into the operator before them."""
 
-JOINS = frozenset(
+INT8_BINARY = frozenset(
     {
         "Add",
         "Mul",
@@ -89,7 +89,7 @@ AVERAGES = frozenset(
     }
 )
 
-LEFT = {
+NOT_QUANTIZED = {
     "BatchNormalization": "fold merges it into the convolution before it, where that is possible",
     "Div": "quotients of two computed operands are not quantized",
     "Einsum": "it is not quantized",
@@ -110,7 +110,7 @@ LEFT = {
     "ReduceSum": "it is not quantized",
     "Where": "it is not quantized",
 }
-"""Why operators of which some runtimes have int8 forms stay float."""
+"""Operators that some runtimes have in int8, and why they stay float here."""
 
 
 def is_float(value: ir.Value | None) -> bool:
@@ -119,12 +119,12 @@ def is_float(value: ir.Value | None) -> bool:
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Return whether a value always is the same: no input of the graph may replace it."""
+    """Return whether a value is a constant that is no graph input, which could override it."""
     return value is not None and constant_tensor(value) is not None and not value.is_graph_input()
 
 
-def is_number(value: ir.Value | None, beside: ir.Value | None = None) -> bool:
-    """Return whether a value is one constant element, which leaves the shape of another alone."""
+def is_scalar(value: ir.Value | None, beside: ir.Value | None = None) -> bool:
+    """Return whether a value is a constant scalar that does not extend the rank of `beside`."""
     tensor = constant_tensor(value)
     if value is None or tensor is None or value.is_graph_input() or tensor.size != 1:
         return False
@@ -134,10 +134,10 @@ def is_number(value: ir.Value | None, beside: ir.Value | None = None) -> bool:
 
 
 def pointwise_operands(node: ir.Node) -> tuple[ir.Value, ...] | None:
-    """Return the computed operands of a node that computes element by element; None for others.
+    """Return the computed operands of an elementwise node; None for other nodes.
 
-    Constants are left out: each is one number. Two operands must follow from the same element for
-    the node to be pointwise, which the caller finds out.
+    Constants are left out: each is a scalar. With two operands the node is pointwise only if both
+    follow from the same element, which the caller checks.
     """
     if node.domain or len(node.outputs) != 1 or not is_float(node.outputs[0]):
         return None
@@ -157,15 +157,15 @@ def pointwise_operands(node: ir.Node) -> tuple[ir.Value, ...] | None:
         return None
     if len(computed) == 1:
         number = b if computed[0] is a else a
-        return computed if is_number(number, computed[0]) else None
+        return computed if is_scalar(number, computed[0]) else None
     return computed
 
 
-def moved(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
-    """Return the operands of a node that moves elements, constants among them.
+def data_movement_operands(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
+    """Return the data operands of a data movement operator, constants included.
 
     Returns:
-        None for other operators; a reason where it computes something with them.
+        None for other operators; a reason where it also computes.
     """
     if node.domain or node.op_type not in DATA_MOVEMENT or not is_float(node.outputs[0]):
         return None
@@ -179,7 +179,7 @@ def moved(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
 
 def is_activation(node: ir.Node) -> bool:
     """Return whether a node is a Relu or a Clip with constant bounds."""
-    return node.op_type in ACTIVATIONS and pointwise_operands(node) is not None
+    return node.op_type in FUSED_ACTIVATIONS and pointwise_operands(node) is not None
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:

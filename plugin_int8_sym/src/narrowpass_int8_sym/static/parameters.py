@@ -1,4 +1,4 @@
-"""Scales and zero points of a choice: from ranges, within the limits of the backend."""
+"""Chooses scales and zero points: from clipping ranges, within the limits of the backend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from narrowpass.runtime.quantization import (
 )
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes, of_range
-from narrowpass_int8_sym.static.bias import LARGEST_SUM, bias_row, headroom
-from narrowpass_int8_sym.static.scale_constraints import MARGIN, Relation, solve
-from narrowpass_int8_sym.static.selection import Choice
-from narrowpass_int8_sym.static.sharing import Sharing
-from narrowpass_int8_sym.static.units import Role, Unit
+from narrowpass_int8_sym.static.bias import INT32_MAX, float_bias, headroom
+from narrowpass_int8_sym.static.scale_constraints import MARGIN, ScaleConstraint, solve
+from narrowpass_int8_sym.static.selection import Selection
+from narrowpass_int8_sym.static.union_find import UnionFind
+from narrowpass_int8_sym.static.units import NodeUnit, Role
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import magnitudes
 
@@ -33,13 +33,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Scheme:
-    """How integers stand for numbers.
+    """The quantization scheme.
 
     Attributes:
-        per_channel: whether weights have a scale for each channel of the result.
+        per_channel: whether weights have a scale for each output channel.
         symmetric: whether zero points of activations are 0.
-        floor: whether no scale is below 2⁻¹² and no other is changed for a limit's sake; else
-            scales are raised as far as limits ask.
+        floor: whether no scale is below 2⁻¹², and none is increased for a limit; else scales are
+            increased as far as limits require.
     """
 
     per_channel: bool = True
@@ -53,22 +53,22 @@ class Scheme:
 
 @dataclass(frozen=True)
 class QuantizationParameters:
-    """What a choice is quantized with.
+    """Scales and zero points of all selected units.
 
     Attributes:
-        values: scale and zero point of each value, constants among them.
-        weights: the scales of each product's weight, float32 [] or [C]; of a Gemm with its alpha.
-        refused: units whose limits cannot be kept.
+        values: scale and zero point of each value, constants included.
+        weights: the scales of each unit's weight, float32 [] or [C]; of a Gemm times its alpha.
+        refused: units whose limits cannot be kept, and the violation.
     """
 
     values: Mapping[ir.Value, Parameters]
-    weights: Mapping[Unit, Array]
-    refused: Mapping[Unit, Violation]
+    weights: Mapping[NodeUnit, Array]
+    refused: Mapping[NodeUnit, Violation]
 
 
 @dataclass
 class Magnitudes:
-    """Largest magnitudes of weights, found once."""
+    """A cache of the largest magnitudes of weights."""
 
     known: dict[tuple[str, int | None], Array] = field(default_factory=dict)
 
@@ -87,12 +87,12 @@ class Magnitudes:
         return self.known[key]
 
     def by_name(self) -> dict[str, Array]:
-        """Return what was found, by the name of the weight."""
+        """Return the cached magnitudes, by the name of the weight."""
         return {name: found for (name, _), found in self.known.items()}
 
 
 def quantization_parameters(
-    choice: Choice,
+    choice: Selection,
     ranges: Mapping[str, Range],
     scheme: Scheme,
     spec: QuantizationSpec,
@@ -101,24 +101,24 @@ def quantization_parameters(
     """Choose scales and zero points.
 
     Args:
-        choice: what is quantized.
-        ranges: of its computed values, by name.
-        scheme: how.
-        spec: what scales must keep.
-        weights: magnitudes that are known, and to which those that are not yet are added.
+        choice: the units that are quantized.
+        ranges: of their computed values, by name.
+        scheme: of the integers.
+        spec: the limits of the target.
+        weights: a cache, which is extended.
 
     Raises:
         DataError: a weight, a bias or another constant is infinite or NaN.
     """
-    sharing: Sharing[ir.Value] = Sharing()
+    sharing: UnionFind[ir.Value] = UnionFind()
     for unit in choice.units:
-        if unit.role is Role.MOVE or spec.same(unit.op_type):
-            sharing.join((*unit.inputs, *unit.outputs, *unit.constants))
+        if unit.role is Role.DATA_MOVEMENT or spec.same(unit.op_type):
+            sharing.union((*unit.inputs, *unit.outputs, *unit.constants))
     known = _ranges(choice, ranges, sharing)
     floor = max(spec.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
     least: dict[ir.Value, float] = {}
     fixed: dict[ir.Value, Parameters] = {}
-    refused: dict[Unit, Violation] = {}
+    refused: dict[NodeUnit, Violation] = {}
     for root, (low, high) in known.items():
         least[root] = of_range(low, high, symmetric=scheme.symmetric, least=floor).scale
     for unit in choice.units:
@@ -127,47 +127,47 @@ def quantization_parameters(
             root = sharing.find(unit.outputs[0])
             fixed[root] = only.parameters
             least[root] = only.scale
-    relations = {
-        unit: _relation(unit, choice, sharing, scheme, spec, weights) for unit in choice.units
+    constraints = {
+        unit: _constraint(unit, choice, sharing, scheme, spec, weights) for unit in choice.units
     }
     if scheme.floor:
         scales: Mapping[Any, float] = least
     else:
-        solution = solve(least, fixed, list(relations.values()))
+        solution = solve(least, fixed, list(constraints.values()))
         scales = solution.scales
-        units = {relation: unit for unit, relation in relations.items()}
-        refused |= {units[relation]: broken for relation, broken in solution.refused.items()}
+        units = {constraint: unit for unit, constraint in constraints.items()}
+        refused |= {units[constraint]: broken for constraint, broken in solution.refused.items()}
     roots = {
         root: fixed.get(root)
-        or of_range(low, high, symmetric=scheme.symmetric, least=_narrow(scales[root]))
+        or of_range(low, high, symmetric=scheme.symmetric, least=_float32(scales[root]))
         for root, (low, high) in known.items()
     }
     final = {root: each.scale for root, each in roots.items()}
     values = {value: roots[sharing.find(value)] for value in _all_values(choice)}
     channels = {
         unit: np.asarray(found, np.float32)
-        for unit, relation in relations.items()
-        if (found := relation.channels(final)) is not None
+        for unit, constraint in constraints.items()
+        if (found := constraint.channels(final)) is not None
     }
     for unit in choice.units:
-        if unit not in refused and (broken := _broken(unit, choice, values, channels, spec)):
+        if unit not in refused and (broken := _violation(unit, choice, values, channels, spec)):
             refused[unit] = broken
     return QuantizationParameters(values, channels, refused)
 
 
-def _narrow(scale: float) -> float:
+def _float32(scale: float) -> float:
     return float(np.float32(scale))
 
 
-def _all_values(choice: Choice) -> list[ir.Value]:
+def _all_values(choice: Selection) -> list[ir.Value]:
     constants = [value for unit in choice.units for value in unit.constants]
     return [*choice.values(), *dict.fromkeys(constants)]
 
 
 def _ranges(
-    choice: Choice, ranges: Mapping[str, Range], sharing: Sharing[ir.Value]
+    choice: Selection, ranges: Mapping[str, Range], sharing: UnionFind[ir.Value]
 ) -> dict[ir.Value, tuple[float, float]]:
-    """Return the range of each set of values that share: what holds all of theirs."""
+    """Return the range of each set of values that share a scale: the union of their ranges."""
     found: dict[ir.Value, tuple[float, float]] = {}
     for value in _all_values(choice):
         tensor = constant_tensor(value)
@@ -183,70 +183,70 @@ def _ranges(
     return found
 
 
-def _relation(
-    unit: Unit,
-    choice: Choice,
-    sharing: Sharing[ir.Value],
+def _constraint(
+    unit: NodeUnit,
+    choice: Selection,
+    sharing: UnionFind[ir.Value],
     scheme: Scheme,
     spec: QuantizationSpec,
     known: Magnitudes,
-) -> Relation:
-    """Return what the limits of a unit ask of scales."""
+) -> ScaleConstraint:
+    """Return the constraint that the limits of a unit put on scales."""
     bound = spec.bound(unit.op_type)
     inputs = tuple(sharing.find(value) for value in (*unit.inputs, *unit.constants))
-    output = None if unit in choice.wide else sharing.find(unit.outputs[0])
+    output = None if unit in choice.float_results else sharing.find(unit.outputs[0])
     weighted = unit.weighted
     if weighted is None:
         if bound is not None and bound.ratio == WEIGHT_TO_OUTPUT:
             bound = replace(bound, ratio=INPUTS_TO_OUTPUT)
-        return Relation(bound, inputs, output, slope=unit.slope)
+        return ScaleConstraint(bound, inputs, output, slope=unit.slope)
     axis = scheme.axis(weighted)
     floor = max(spec.smallest_scale, LEAST_SCALE if scheme.floor else 0.0)
     scales = of_magnitudes(known.of(weighted, axis), floor)
     alpha = weighted.node.attributes.get_float("alpha", 1.0) if unit.op_type == "Gemm" else 1.0
     least = None
     if unit.bias is not None and not choice.adds_floats(unit):
-        row = np.abs(bias_row(unit))
+        row = np.abs(float_bias(unit))
         room = max(headroom(weighted), 1) * (1 - MARGIN)
         least = row / room if axis is not None else row.max() / room
     if scheme.floor and bound is not None:
         bound = None
-    return Relation(bound, inputs, output, scales.astype(np.float64) * alpha, least)
+    return ScaleConstraint(bound, inputs, output, scales.astype(np.float64) * alpha, least)
 
 
-def proposal(
-    unit: Unit,
-    choice: Choice,
+def proposed_quantization(
+    unit: NodeUnit,
+    choice: Selection,
     values: Mapping[ir.Value, Parameters],
-    channels: Mapping[Unit, Array],
+    channels: Mapping[NodeUnit, Array],
 ) -> NodeQuantization:
     """Return the Q/DQ around the first node of a unit, with all scales known.
 
     Args:
         unit: one of the choice.
-        choice: what is quantized.
+        choice: the units that are quantized.
         values: scale and zero point of each value.
         channels: the scales of weights, float32 [] or [C].
     """
     inputs = tuple(values[value] for value in (*unit.inputs, *unit.constants))
-    output = None if unit in choice.wide else values[unit.outputs[0]]
+    output = None if unit in choice.float_results else values[unit.outputs[0]]
     weights = channels.get(unit)
     if unit.op_type == "MatMul" and unit.weighted is None:
         weights = np.array(inputs[1].scale)
     return NodeQuantization(inputs, output, weights, unit.slope)
 
 
-def _broken(
-    unit: Unit,
-    choice: Choice,
+def _violation(
+    unit: NodeUnit,
+    choice: Selection,
     values: Mapping[ir.Value, Parameters],
-    channels: Mapping[Unit, Array],
+    channels: Mapping[NodeUnit, Array],
     spec: QuantizationSpec,
 ) -> Violation | None:
     """Return the first limit that a unit does not keep, with all scales known."""
     if unit.weighted is not None and headroom(unit.weighted) < 1:
-        return Violation("largest sum", LARGEST_SUM - headroom(unit.weighted), LARGEST_SUM)
-    asked = proposal(unit, choice, values, channels)
+        return Violation("largest accumulator", INT32_MAX - headroom(unit.weighted), INT32_MAX)
+    asked = proposed_quantization(unit, choice, values, channels)
     found = spec.violations(
         unit.op_type, asked.inputs, asked.output, asked.weight_scales, asked.slope
     )

@@ -1,7 +1,7 @@
-"""Pointwise regions: nodes that compute each element of their results from one of one tensor.
+"""Pointwise regions: nodes that together compute an elementwise function of one tensor.
 
-A GELU written as Div, Erf, Add, Mul and Mul is one, and so is x·sigmoid(x). Quantized as one, they
-round once, and a backend can look their results up in a table of 256.
+A GELU written as Div, Erf, Add, Mul and Mul is one, and so is x·sigmoid(x). Quantized as one unit,
+they round once, and a backend can compute them with a lookup table of 256 entries.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _Operands = Mapping[ir.Node, tuple[ir.Value, ...]]
 
 
 @dataclass(frozen=True)
-class Region:
-    """Nodes that compute a value from another, element by element.
+class PointwiseRegion:
+    """Nodes that compute an elementwise function of one tensor.
 
     Attributes:
         nodes: in the order of the graph.
-        root: what they compute it from.
-        result: the value, which others read.
+        root: the operand of the function.
+        result: its result, which other nodes read.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -32,14 +32,16 @@ class Region:
     result: ir.Value
 
 
-def find_regions(nodes: Iterable[ir.Node], barred: Collection[ir.Node]) -> list[Region]:
-    """Divide the pointwise nodes into regions with one result each; no node is in two.
+def find_pointwise_regions(
+    nodes: Iterable[ir.Node], barred: Collection[ir.Node]
+) -> list[PointwiseRegion]:
+    """Partition the pointwise nodes into regions with one result each.
 
-    A node whose two operands are not of the same element is in none.
+    A node whose two operands do not follow from the same element is in none.
 
     Args:
         nodes: of a graph, in order.
-        barred: nodes that are in no region.
+        barred: nodes that must be in no region.
     """
     operands = {
         node: found
@@ -69,7 +71,7 @@ def find_regions(nodes: Iterable[ir.Node], barred: Collection[ir.Node]) -> list[
 
 
 def _ends(operands: _Operands) -> set[ir.Value]:
-    """Return the results that something else than a pointwise node reads, or nothing."""
+    """Return the results that have a consumer that is not pointwise, or no consumer."""
     found = set()
     for node in operands:
         value = node.outputs[0]
@@ -81,8 +83,8 @@ def _ends(operands: _Operands) -> set[ir.Value]:
 
 def _region(
     result: ir.Value, root: ir.Value, operands: _Operands, ends: Collection[ir.Value]
-) -> Region:
-    """Go back from a result to its root."""
+) -> PointwiseRegion:
+    """Collect the nodes between a root and a result."""
     inside: set[ir.Node] = set()
     waiting = [result]
     while waiting:
@@ -91,4 +93,4 @@ def _region(
             continue
         inside.add(node)
         waiting += [value for value in operands[node] if value is not root and value not in ends]
-    return Region(tuple(node for node in operands if node in inside), root, result)
+    return PointwiseRegion(tuple(node for node in operands if node in inside), root, result)

@@ -1,12 +1,12 @@
-"""Scales that keep limits of ratios, none of them larger than the limits ask.
+"""Solves for the smallest scales that keep the limits of a backend on ratios of scales.
 
-A scale may only be raised: a smaller one would cut off what the data has. Each limit of a ratio
-says that one scale must be at least a product of others, which grows with them: so there is a
-least solution, and going round and raising what must be raised comes to it. In logarithms the
-limits are differences, and the rounds those of a search for longest paths: where it has not ended
-after as many rounds as there are scales, some limits ask for more of each other without end.
+A scale may only be increased: a smaller one would clip values. Each limit requires that one scale
+is at least a monotonic function of others: so there is a least solution, and increasing violated
+scales until none is left reaches it. In logarithms these are difference constraints, and the rounds
+are those of Bellman-Ford: if it has not converged after as many rounds as there are scales, some
+limits form a cycle that no scales satisfy (R. Bellman, "On a routing problem", 1958).
 
-The scales of a weight are raised where a ratio is too small, channel by channel: that costs only
+The scales of a weight are increased where a ratio is too small, for each channel: that costs only
 channels whose results round to zero.
 """
 
@@ -28,19 +28,19 @@ from narrowpass.runtime.quantization import (
 
 Array = np.ndarray[Any, Any]
 Key = Any
-"""What stands for a scale; hashable."""
+"""Identifies a scale; hashable."""
 
 MARGIN = 2.0**-20
-"""How far within a limit scales are put, relative to it: they, and products of them, are rounded to
-float32 before they are compared."""
+"""The relative distance that scales keep from a limit: scales, and scales multiplied with each
+other, are rounded to float32 before they are compared."""
 
 _LARGEST = 2.0**100
-"""No scale of a usable model is above; products of three of them are float64 numbers."""
+"""An upper bound on scales of a usable model; three of them multiplied do not overflow float64."""
 
 
 @dataclass(frozen=True)
 class _Required:
-    """A scale must be at least so large, because of another."""
+    """A lower bound on a scale that follows from another one."""
 
     key: Key
     least: float
@@ -48,34 +48,34 @@ class _Required:
 
 
 @dataclass(frozen=True, eq=False)
-class Relation:
-    """A quantized operator whose scales depend on each other.
+class ScaleConstraint:
+    """The constraint of a quantized operator on its scales.
 
     Attributes:
-        bound: where the ratio of its scales must lie; None where that does not matter.
-        inputs: which scales its operands have.
-        output: which its result has; None for a float result.
+        bound: the limits of the ratio of its scales; None for no limits.
+        inputs: the keys of the scales of its operands.
+        output: the key of the scale of its result; None for a float result.
         weights: the least scales of its weight, float64 [] or [C]; None where it has none.
-        least_products: what the scale of the operand times that of the weight must be at least, for
-            the bias to fit; as `weights`.
-        slope: a part of the operand is multiplied by it.
+        min_accumulator_scales: the least scale of the operand times that of the weight with which
+            the bias fits int32; as `weights`.
+        slope: of a LeakyRelu; 1 for other operators.
     """
 
     bound: ScaleBound | None
     inputs: tuple[Key, ...]
     output: Key | None
     weights: Array | None = None
-    min_weighted_nodes: Array | None = None
+    min_accumulator_scales: Array | None = None
     slope: float = 1.0
 
     def channels(self, scales: Mapping[Key, float], margin: float = MARGIN) -> Array | None:
-        """Return the scales of the weight that fit the others; float64 [] or [C]."""
+        """Return the least scales of the weight for the other scales; float64 [] or [C]."""
         if self.weights is None:
             return None
         found = self.weights
         operand = scales[self.inputs[0]]
-        if self.min_weighted_nodes is not None:
-            found = np.maximum(found, self.min_weighted_nodes / operand)
+        if self.min_accumulator_scales is not None:
+            found = np.maximum(found, self.min_accumulator_scales / operand)
         if (
             self.bound is not None
             and self.bound.ratio == WEIGHT_TO_OUTPUT
@@ -85,8 +85,8 @@ class Relation:
             found = np.maximum(found, least)
         return found
 
-    def asked(self, scales: Mapping[Key, float], margin: float) -> list[_Required]:
-        """Return which scales must be at least how large, as the others are."""
+    def required(self, scales: Mapping[Key, float], margin: float) -> list[_Required]:
+        """Return the lower bounds on its scales that follow from the others."""
         if self.bound is None or self.output is None:
             return []
         high, low = self.bound.high * (1 - margin), self.bound.low * (1 + margin)
@@ -109,7 +109,7 @@ class Relation:
         return found
 
     def violation(self, scales: Mapping[Key, float]) -> Violation | None:
-        """Return how the bound is broken; None where it is kept."""
+        """Return the violation of the bound; None where it is kept."""
         if self.bound is None or self.output is None:
             return None
         inputs = [scales[key] for key in self.inputs]
@@ -120,34 +120,34 @@ class Relation:
 
 @dataclass(frozen=True)
 class Solution:
-    """Scales that keep all limits, but for those of some relations.
+    """Scales that satisfy all constraints that can be satisfied.
 
     Attributes:
         scales: of activations.
-        refused: relations whose limits cannot be kept, with what they would be without any raise.
+        refused: constraints that cannot be satisfied, with the violation by the least scales.
     """
 
     scales: Mapping[Key, float]
-    refused: Mapping[Relation, Violation]
+    refused: Mapping[ScaleConstraint, Violation]
 
 
 def solve(
     least: Mapping[Key, float],
     fixed: Collection[Key],
-    relations: Sequence[Relation],
+    constraints: Sequence[ScaleConstraint],
     margin: float = MARGIN,
 ) -> Solution:
-    """Raise scales as far as limits ask.
+    """Return the smallest scales that satisfy the constraints.
 
     Args:
-        least: the least scale of each.
-        fixed: those that cannot be raised.
-        relations: which limits there are.
-        margin: how far within limits scales are put, relative to them.
+        least: the lower bound of each scale.
+        fixed: scales that cannot be increased.
+        constraints: the constraints.
+        margin: the relative distance that scales keep from limits.
     """
-    refused: dict[Relation, Violation] = {}
+    refused: dict[ScaleConstraint, Violation] = {}
     while True:
-        kept = [relation for relation in relations if relation not in refused]
+        kept = [constraint for constraint in constraints if constraint not in refused]
         scales, culprit = _increased(least, fixed, kept, margin)
         if culprit is None:
             return Solution(scales, refused)
@@ -159,47 +159,47 @@ def solve(
 def _increased(
     least: Mapping[Key, float],
     fixed: Collection[Key],
-    relations: Sequence[Relation],
+    constraints: Sequence[ScaleConstraint],
     margin: float,
-) -> tuple[dict[Key, float], Relation | None]:
-    """Go round; return the scales, and a relation whose limit cannot be kept."""
+) -> tuple[dict[Key, float], ScaleConstraint | None]:
+    """Increase scales until all limits hold; return them, and an unsatisfiable constraint."""
     scales = dict(least)
-    causes: dict[Key, tuple[Relation, Key]] = {}
-    raised: Key | None = None
+    causes: dict[Key, tuple[ScaleConstraint, Key]] = {}
+    increased: Key | None = None
     for _ in range(2 * len(scales) + 2):
-        raised = None
-        for relation in relations:
-            for asked in relation.asked(scales, margin):
-                if asked.least <= scales[asked.key]:
+        increased = None
+        for constraint in constraints:
+            for bound in constraint.required(scales, margin):
+                if bound.least <= scales[bound.key]:
                     continue
-                if asked.key in fixed:
-                    return scales, relation
-                raised = asked.key
-                causes[raised] = relation, asked.source
-                scales[raised] = asked.least
-                if asked.least > _LARGEST:
-                    return scales, _cause(raised, causes, least)
-        if raised is None:
+                if bound.key in fixed:
+                    return scales, constraint
+                increased = bound.key
+                causes[increased] = constraint, bound.source
+                scales[increased] = bound.least
+                if bound.least > _LARGEST:
+                    return scales, _cause(increased, causes, least)
+        if increased is None:
             return scales, None
-    return scales, None if raised is None else _cause(raised, causes, least)
+    return scales, None if increased is None else _cause(increased, causes, least)
 
 
 def _cause(
-    raised: Key, causes: Mapping[Key, tuple[Relation, Key]], least: Mapping[Key, float]
-) -> Relation:
-    """Go back from a scale that was raised to the relations that ask without end."""
-    trail: list[Relation] = []
+    increased: Key, causes: Mapping[Key, tuple[ScaleConstraint, Key]], least: Mapping[Key, float]
+) -> ScaleConstraint:
+    """Follow the causes of an increased scale back to a cycle; return a constraint of it."""
+    trail: list[ScaleConstraint] = []
     seen: dict[Key, int] = {}
-    while raised not in seen and raised in causes:
-        seen[raised] = len(trail)
-        relation, raised = causes[raised]
-        trail.append(relation)
-    circle = trail[seen.get(raised, len(trail) - 1) :]
+    while increased not in seen and increased in causes:
+        seen[increased] = len(trail)
+        constraint, increased = causes[increased]
+        trail.append(constraint)
+    circle = trail[seen.get(increased, len(trail) - 1) :]
     return next((each for each in circle if each.violation(least)), circle[-1])
 
 
-def _endless(relation: Relation) -> Violation:
-    bound = relation.bound
+def _endless(constraint: ScaleConstraint) -> Violation:
+    bound = constraint.bound
     if bound is None:
-        raise ValueError("a relation without a bound asks for nothing")
+        raise ValueError("a constraint without a bound cannot be violated")
     return Violation(bound.ratio, math.inf, bound.high)

@@ -1,7 +1,6 @@
-"""Which units are quantized: those that lie between others that are.
+"""Selects the units that are quantized: weighted ones, and those between int8 units.
 
-Products with constant weights make int8 worthwhile. What lies elsewhere would only be converted
-forth and back.
+int8 pays off in matmuls and convolutions. A unit elsewhere would only add conversions.
 """
 
 from __future__ import annotations
@@ -11,65 +10,65 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from narrowpass_int8_sym.static.units import Role, Unit
+from narrowpass_int8_sym.static.units import NodeUnit, Role
 
 _ISLAND = "no operand of it is int8"
 _UNREAD = "no int8 operator reads its result"
 
-_ROW_PRODUCTS = frozenset({"Gemm", "MatMul"})
+_MATMULS = frozenset({"Gemm", "MatMul"})
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What is quantized.
+class Selection:
+    """The units that are quantized.
 
     Attributes:
-        units: those that are, in order.
-        wide: those of them whose results stay float32.
-        left: why the others are not.
+        units: in order.
+        float_results: those of them whose results stay float32.
+        left: the other units, and why they are not quantized.
     """
 
-    units: tuple[Unit, ...] = ()
-    wide: frozenset[Unit] = frozenset()
-    left: dict[Unit, str] = field(default_factory=dict)
+    units: tuple[NodeUnit, ...] = ()
+    float_results: frozenset[NodeUnit] = frozenset()
+    left: dict[NodeUnit, str] = field(default_factory=dict)
 
-    def adds_floats(self, unit: Unit) -> bool:
-        """Return whether a bias is added to a float result, by a node of its own."""
-        return unit in self.wide and unit.op_type == "MatMul"
+    def adds_floats(self, unit: NodeUnit) -> bool:
+        """Return whether the bias is added in float32, by the Add after a float MatMul result."""
+        return unit in self.float_results and unit.op_type == "MatMul"
 
     def values(self) -> list[ir.Value]:
         """Return the computed values that have a quantization, each once, in order."""
         found: dict[ir.Value, None] = {}
         for unit in self.units:
             found.update(dict.fromkeys(unit.inputs))
-            if unit not in self.wide:
+            if unit not in self.float_results:
                 found.update(dict.fromkeys(unit.outputs))
         return list(found)
 
 
-def choose(units: Sequence[Unit], held: Collection[Unit]) -> Choice:
-    """Choose what is quantized.
+def select_units(units: Sequence[NodeUnit], kept_float: Collection[NodeUnit]) -> Selection:
+    """Select the units that are quantized.
 
-    A product always is; one of a matrix gives int8 only to int8 operators: what is added to a
-    residual sum, or normalized, would lose most by it. Others are where an operand is int8 anyway,
-    and an int8 operator reads the result.
+    Weighted units always are; the result of a MatMul or Gemm is int8 only for int8 consumers,
+    because residual additions and normalizations lose most from quantized operands. Other units are
+    quantized where an operand is int8 anyway, and an int8 operator reads the result.
 
     Args:
         units: in the order of the graph.
-        held: those that are to stay float.
+        kept_float: units that must stay float.
     """
-    free = [unit for unit in units if unit not in held]
+    free = [unit for unit in units if unit not in kept_float]
     needed = _needed(free)
     there: set[ir.Value] = set()
-    chosen: list[Unit] = []
-    wide: set[Unit] = set()
-    left: dict[Unit, str] = {}
+    chosen: list[NodeUnit] = []
+    float_results: set[NodeUnit] = set()
+    left: dict[NodeUnit, str] = {}
     for unit in free:
         read = any(value in needed for value in unit.outputs)
-        if unit.role is Role.PRODUCT:
-            if unit.op_type in _ROW_PRODUCTS and not read and not unit.asked:
-                wide.add(unit)
-        elif not unit.asked:
+        if unit.role is Role.WEIGHTED:
+            if unit.op_type in _MATMULS and not read and not unit.forced_by:
+                float_results.add(unit)
+        elif not unit.forced_by:
             if not any(value in there for value in unit.inputs):
                 left[unit] = _ISLAND
                 continue
@@ -77,16 +76,16 @@ def choose(units: Sequence[Unit], held: Collection[Unit]) -> Choice:
                 left[unit] = _UNREAD
                 continue
         chosen.append(unit)
-        if unit not in wide:
+        if unit not in float_results:
             there.update(unit.outputs)
-    return Choice(tuple(chosen), frozenset(wide), left)
+    return Selection(tuple(chosen), frozenset(float_results), left)
 
 
-def _needed(units: Iterable[Unit]) -> set[ir.Value]:
-    """Return the values that an int8 operator would read, if all were int8 that can be."""
+def _needed(units: Iterable[NodeUnit]) -> set[ir.Value]:
+    """Return the values that int8 units would read, if all units were int8 that can be."""
     found: set[ir.Value] = set()
     for unit in reversed(list(units)):
-        always = unit.role is Role.PRODUCT or unit.asked
+        always = unit.role is Role.WEIGHTED or unit.forced_by
         if always or any(value in found for value in unit.outputs):
             found.update(unit.inputs)
     return found

@@ -1,4 +1,4 @@
-"""What is quantized as one: a node, or nodes between which nothing is quantized."""
+"""Units of quantization: one node, or fused nodes with no Q/DQ between them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from narrowpass_int8_sym.weighted_nodes import WeightedNode
 
 
 class Role(enum.Enum):
-    """What a unit does, which decides when it is worth quantizing and what it shares."""
+    """The kind of a unit, which decides when it is quantized and which scales it shares."""
 
-    PRODUCT = "product"
-    """Multiplies with a constant weight: what makes int8 worthwhile."""
-    JOIN = "join"
-    """Computes of several tensors: a sum, a difference, a product of elements or of matrices."""
+    WEIGHTED = "weighted"
+    """A matmul or convolution with a constant weight."""
+    BINARY = "binary"
+    """Add, Sub or Mul of two tensors, or a MatMul of two activations."""
     AVERAGE = "average"
-    """Averages elements of one tensor."""
-    MOVE = "move"
-    """Moves elements: its result has the scale and zero point of its operands."""
-    REGION = "region"
-    """Computes each element of its result from one element of one tensor."""
+    """An average pool or ReduceMean."""
+    DATA_MOVEMENT = "data movement"
+    """Copies elements: its result has the scale and zero point of its operands."""
+    POINTWISE = "pointwise"
+    """An elementwise function of one tensor; several nodes are one region."""
     SOFTMAX = "softmax"
-    """Its result has a quantization of its own on some backends."""
+    """Softmax: some backends have a fixed quantization of its result."""
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
-    """Nodes that read quantized values and whose results are quantized.
+class NodeUnit:
+    """Nodes that are quantized together: Q/DQ on their inputs and outputs, none between them.
+
+    The NodeUnit of onnxruntime is similar.
 
     Attributes:
-        role: what it does.
-        nodes: in the order of the graph; nothing between them is quantized. The first is what
-            limits of operators speak of, but for a region of several.
-        inputs: the computed values that it reads; constants are not among them.
-        outputs: what others read.
-        constants: of a join, or a move of several tensors: what it reads besides, float32.
-        weighted: of a product, what it multiplies with.
-        bias: of a product, a constant that is added to each row of results.
-        asked: what asked for it to be quantized in any case; empty for nothing.
+        role: the kind of the unit.
+        nodes: in the order of the graph. Limits of the target apply to the operator of the first,
+            except for a pointwise region of several nodes.
+        inputs: the computed values that it reads, without constants.
+        outputs: the values that other nodes read.
+        constants: constant operands of binary and data movement units, float32.
+        weighted: of a weighted unit, the node with its weight.
+        bias: of a weighted unit, the constant bias.
+        forced_by: the option that requested its quantization; empty for none.
     """
 
     role: Role
@@ -50,18 +52,18 @@ class Unit:
     constants: tuple[ir.Value, ...] = ()
     weighted: WeightedNode | None = None
     bias: ir.Value | None = None
-    asked: str = ""
+    forced_by: str = ""
 
     @property
     def op_type(self) -> str:
-        """The operator that limits speak of; empty for a region of several nodes."""
-        if self.role is Role.REGION and len(self.nodes) > 1:
+        """The operator that limits of the target apply to; empty for a region of several nodes."""
+        if self.role is Role.POINTWISE and len(self.nodes) > 1:
             return ""
         return self.nodes[0].op_type
 
     @property
     def slope(self) -> float:
-        """What part of the operand is multiplied by; 1 but for a LeakyRelu."""
+        """The slope of a LeakyRelu; 1 for other operators."""
         if self.op_type != "LeakyRelu":
             return 1.0
         return self.nodes[0].attributes.get_float("alpha", 0.01)

@@ -1,6 +1,6 @@
 /* The micro-kernels of the bf16 GEMM, for one instruction set. AVX512-BF16 multiplies pairs of
- * bfloat16; elsewhere they are upcast in registers. All else is made of three primitives: elements
- * are rounded, put into all lanes, and pairs are multiplied and accumulated. */
+ * bfloat16; elsewhere they are upcast in registers. All else follows from three primitives:
+ * elements are rounded, put into all lanes, and pairs are multiplied and accumulated. */
 #include "gemm/bf16/panel.h"
 #include "simd/f32.h"
 
@@ -46,7 +46,7 @@ NP_INLINE vec accumulate(vec sum, words pair, words weights) {
   return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)pair);
 }
 
-/* Add the products of elements 2k and 2k + 1, or of element 2k alone where there is no other. */
+/* Accumulate elements 2k and 2k + 1, or of element 2k alone where there is no other. */
 NP_INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, const uint32_t *weights,
                 const int rows, const int vectors, const int alone) {
   words w[VECTORS];
@@ -160,10 +160,7 @@ NP_INLINE void tiles(const np_bf16_panel *p, size_t column, const size_t width, 
   size_t left = (p->count + ROWS - 1) / ROWS;
   for (size_t first = 0; first < p->count; left--) {
     const size_t rows = (p->count - first + left - 1) / left;
-    switch (rows) {
-      TILE_OF(1) TILE_OF(2) TILE_OF(3) TILE_OF(4) TILE_OF(5) TILE_OF(6)
-      TILE_OF(7) TILE_OF(8) TILE_OF(9) TILE_OF(10) TILE_OF(11) TILE_OF(12)
-    }
+    switch (rows) { NP_CASES_OF_12(TILE_OF) }
     if (p->end != NULL) end_tile(p, first, rows, column, (size_t)vectors * LANES);
     first += rows;
   }
@@ -185,7 +182,8 @@ static void multiply(const np_bf16_panel *p) {
 #endif
 }
 
-static void round_elements(const float *in, size_t count, void *out) {
+static void round_elements(const void *in, size_t count, int32_t zero, void *out) {
+  (void)zero;
   round_all(in, count, out);
 }
 

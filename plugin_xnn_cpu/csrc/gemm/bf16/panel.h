@@ -1,8 +1,8 @@
 /* What the bfloat16 kernels and their micro-kernels share. */
-#ifndef NARROWPASS_GEMM_BF16_PANEL_H
-#define NARROWPASS_GEMM_BF16_PANEL_H
+#pragma once
 
 #include "conv/bf16.h"
+#include "epilogue/plan.h"
 #include "runtime/kernel.h"
 
 #define NP_BF16_COLUMNS 32 /* of a panel; the last one has 16 where that will do */
@@ -40,11 +40,9 @@ typedef struct {
  * such; elsewhere they are float32 numbers of which the lower half is 0. */
 typedef struct {
   void (*multiply)(const np_bf16_panel *panel);
-  void (*round)(const float *in, size_t count, void *out);
+  void (*round)(const void *in, size_t count, int32_t zero, void *out); /* np_convert_pixels */
   size_t element;
 } np_bf16_code;
 
 NP_DECLARE_FOR_ISAS(const np_bf16_code, np_bf16);
 extern const np_bf16_code np_bf16_avx512bf16;
-
-#endif

@@ -152,10 +152,7 @@ NP_INLINE void tiles(const np_fp32_panel *p, const int vectors, const int whole)
   case number:                                                                       \
     if (number <= most) prefetch = tile(p, first, prefetch, lines, number, vectors, whole); \
     break;
-    switch (rows) {
-      NP_CASE(1) NP_CASE(2) NP_CASE(3) NP_CASE(4) NP_CASE(5) NP_CASE(6)
-      NP_CASE(7) NP_CASE(8) NP_CASE(9) NP_CASE(10) NP_CASE(11) NP_CASE(12)
-    }
+    switch (rows) { NP_CASES_OF_12(NP_CASE) }
 #undef NP_CASE
     if (p->end != NULL) {
       const size_t at = first * p->out_stride;

@@ -1,15 +1,35 @@
-/* GEMM of float32 rows with a matrix of int8; see gemm/fp32/int8_weights.h.
+/* GEMM of float32 rows with a matrix of int8.
  *
  * XNNPACK's kernels upcast each weight again for every seven rows. Here that is done once for a
  * tile of rows, and the kernels of float32 multiply. */
-#include "gemm/fp32/int8_weights.h"
-
 #include <math.h>
 
 #include "gemm/fp32/panel.h"
 
-/* Multiplications below which waking the workers costs more than it saves. */
-#define SMALL_WORK 2e5
+/* That are upcast at a time: lanes of the code of AVX-512. */
+#define NP_INT8_WEIGHTS_NR 16
+
+/* out = clamp(row · matrix + bias, low, high), of a matrix that lies as NP_PANELS_INT8 says. Panels
+ * that lie one after the other are upcast and scaled together, a part of the inputs at a time, into
+ * the scratch memory of a thread, and all rows of a row tile are multiplied with them there. */
+struct np_gemm_int8_weights_params {
+  const void *packed;
+  size_t rows;
+  size_t channels;
+  size_t outputs;
+  size_t width; /* of a panel: a multiple of NP_INT8_WEIGHTS_NR */
+  size_t panel_bytes;
+  size_t together; /* panels */
+  size_t depth;    /* inputs of a part */
+  size_t row_tile; /* rows */
+  size_t parts;    /* that the panels are divided into, for threads */
+  float low;
+  float high;
+  int32_t target;        /* NP_TARGET_* */
+  size_t bias_offset;    /* bytes, in a thread's scratch memory, which upcast weights begin */
+  size_t pixels_offset;  /* where rows start */
+  size_t thread_scratch; /* bytes */
+};
 
 #define PIECE NP_INT8_WEIGHTS_NR
 
@@ -114,7 +134,7 @@ int np_gemm_int8_weights(const void *params, const void *const *inputs, void *ou
   };
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
   const size_t row_tiles = (p->rows + p->row_tile - 1) / p->row_tile;
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, row_tiles * p->parts,
+  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task, row_tiles * p->parts,
                   NP_DISABLE_DENORMALS);
   return 0;
 }

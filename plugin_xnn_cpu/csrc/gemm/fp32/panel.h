@@ -1,10 +1,8 @@
 /* Packed panels of the float32 GEMM, and its micro-kernels, written for each instruction set. */
-#ifndef NARROWPASS_GEMM_FP32_PANEL_H
-#define NARROWPASS_GEMM_FP32_PANEL_H
-
-#include <string.h>
+#pragma once
 
 #include "conv/fp32.h"
+#include "epilogue/plan.h"
 #include "runtime/kernel.h"
 
 #define NP_FP32_MAX_NR 64 /* of a panel */
@@ -61,5 +59,3 @@ void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const 
                               uint8_t *scratch);
 
 NP_DECLARE_FOR_ISAS(np_fp32_multiply, np_fp32_multiply);
-
-#endif

@@ -1,8 +1,6 @@
 /* GEMM with float32 results of rows and a matrix of int8; see gemm/int8/int8.h. */
 #include "gemm/int8/panel.h"
 
-#define SMALL_WORK 4e5
-
 typedef struct {
   const struct np_int8_gemm_params *params;
   const np_int8_micro_kernels *code;
@@ -13,7 +11,8 @@ typedef struct {
   uint8_t *scratch;
 } job;
 
-/* Where rows from `first` on start, and how they were quantized; gives what they are read from. */
+/* Where rows from `first` on start, and how they were quantized; returns what they are read from.
+ * */
 static const uint8_t *address(const job *task, size_t first, size_t rows, size_t steps,
                               uint8_t *scratch) {
   const struct np_int8_gemm_params *p = task->params;
@@ -36,7 +35,7 @@ static const uint8_t *address(const job *task, size_t first, size_t rows, size_t
   for (size_t row = 0; row < rows; row++, wide += row_size * code->element) {
     pixels[row] = (int32_t)(row * row_size);
     memset(wide + filled, 0, row_size * code->element - filled);
-    code->upcast((const int8_t *)task->in + (first + row) * p->channels, p->channels, task->in_zero,
+    code->upcast(task->in + (first + row) * p->channels, p->channels, task->in_zero,
                  wide);
     scales[row] = task->in_scale;
     zeros[row] = task->in_zero + 128;
@@ -76,11 +75,11 @@ static void part(void *context, size_t thread, size_t index) {
       .raw = p->raw,
   };
   if (p->weight_zeros != NULL) {
-    int32_t *acc = (int32_t *)(scratch + p->sums_offset);
+    int32_t *acc = (int32_t *)(scratch + p->acc_offset);
     np_int8_row_sums(code, image, panel.pixels, rows, &run, 1, p->channels, panel.row_zeros, acc);
     panel.row_sums = acc;
   }
-  const size_t panel_size = code->panel_size(code->columns, steps);
+  const size_t panel_size = np_int8_panel_size(code->group, code->columns, steps);
   if (p->rows == 1 && code->row != NULL) {
     panel.panel = (const uint8_t *)p->packed + columns / code->columns * panel_size;
     panel.columns = last - columns;
@@ -112,7 +111,7 @@ int np_int8_gemm(const void *params, const void *const *inputs, void *out, void 
     np_int8_read_quantization(inputs, &task.in_scale, &task.in_zero);
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
   const size_t row_tiles = (p->rows + p->row_tile - 1) / p->row_tile;
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, row_tiles * p->parts, 0);
+  np_parallel_for(work < NP_SMALL_NARROW ? NULL : workers, part, &task, row_tiles * p->parts, 0);
   return 0;
 }
 

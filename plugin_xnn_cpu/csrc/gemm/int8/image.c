@@ -1,50 +1,35 @@
 /* What the int8 kernels multiply: pixels as int16, with their zero taken away, or stored with an
- * offset of +128. */
+ * offset of +128; and the micro-kernels that do. */
 #include "gemm/int8/panel.h"
 
-NP_INLINE void upcast(const np_int8_micro_kernels *code, const np_int8_image *image,
-                      const int8_t *in, size_t count, uint8_t *wide) {
-  if (image->u8) {
-    memcpy(wide, in, count);
-  } else {
-    code->upcast(in, count, image->zero, wide);
-  }
+static void copy_bytes(const void *in, size_t count, int32_t zero, void *out) {
+  (void)zero;
+  memcpy(out, in, count);
 }
 
-void np_int8_pad_rows(const np_int8_micro_kernels *code, const np_int8_image *image, size_t first,
-                      size_t rows, void *to) {
-  const size_t channels = image->channels, width = image->wide_width, pick = image->picks[1];
-  const size_t above = image->pads[0], before = image->pads[1];
-  const size_t row_size = width * channels, pixel = channels * code->element;
-  uint8_t *wide = to;
-  if (width == image->width && above + before == 0 && image->picks[0] * pick == 1 &&
-      first + rows <= image->height) {
-    upcast(code, image, image->pixels + first * row_size, rows * row_size, wide);
-    return;
-  }
-  /* What stands for 0. */
-  const int nothing = code->group == 4 ? image->zero + 128 : 0;
-  /* Columns that lie inside the image: those from `left` to `right`. */
-  size_t left = (before + pick - 1) / pick;
-  size_t right = (image->width + before + pick - 1) / pick;
-  left = left < width ? left : width;
-  right = right < left ? left : right < width ? right : width;
-  for (size_t row = 0; row < rows; row++, wide += width * pixel) {
-    const size_t y = (first + row) * image->picks[0];
-    if (y < above || y - above >= image->height || left == right) {
-      memset(wide, nothing, width * pixel);
-      continue;
-    }
-    const int8_t *in = image->pixels + (y - above) * image->width * channels;
-    in += (left * pick - before) * channels;
-    memset(wide, nothing, left * pixel);
-    if (pick == 1) {
-      upcast(code, image, in, (right - left) * channels, wide + left * pixel);
-    } else {
-      for (size_t x = left; x < right; x++, in += pick * channels) {
-        upcast(code, image, in, channels, wide + x * pixel);
-      }
-    }
-    memset(wide + right * pixel, nothing, (width - right) * pixel);
-  }
+np_padded_image np_int8_padded_image(const np_int8_micro_kernels *code, const int8_t *pixels,
+                                     const struct np_image_sizes *sizes, const size_t *pads,
+                                     const size_t *picks, size_t wide_width, int32_t zero, int u8) {
+  return (np_padded_image){
+      .pixels = pixels,
+      .in_element = sizeof(int8_t),
+      .sizes = sizes,
+      .pads = pads,
+      .picks = picks,
+      .wide_width = wide_width,
+      .element = code->element,
+      .convert = u8 ? copy_bytes : code->upcast,
+      .zero = zero,
+      .padding = code->group == 4 ? zero + 128 : 0,
+  };
+}
+
+const np_int8_micro_kernels *np_int8_micro_kernels_for(int32_t target, int32_t vnni) {
+#ifdef NP_CHOOSES_CPU
+  if (vnni) return &np_int8_vnni_avx512;
+  if (np_isa_for(target) >= NP_TARGET_AVX2) return &np_int8_avx2;
+#else
+  (void)target, (void)vnni;
+#endif
+  return &np_int8_plain;
 }

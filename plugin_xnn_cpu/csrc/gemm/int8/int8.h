@@ -2,9 +2,9 @@
  *
  * Accumulators are int32 and exact. Weights are packed by np_int8_pack and np_int8_pack_depthwise.
  * Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_GEMM_INT8_INT8_H
-#define NARROWPASS_GEMM_INT8_INT8_H
+#pragma once
 
+#include "conv/image.h"
 #include "runtime/isa.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
@@ -35,15 +35,10 @@ struct np_int8_residual {
  * padding. */
 struct np_int8_convolution_params {
   const void *packed;
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
+  struct np_image_sizes image;
   size_t outputs;
   size_t groups;
-  size_t window[2];
+  size_t kernel[2]; /* height, width */
   size_t steps[2]; /* between output pixels, in rows and columns of what was upcast */
   size_t picks[2]; /* between rows and columns of the input that are upcast */
   size_t dilations[2];
@@ -73,7 +68,7 @@ struct np_int8_convolution_params {
   float float_high;
   const int32_t *weight_zeros; /* of each group `zeros_stride`, in the order of panels; or NULL */
   size_t zeros_stride;
-  size_t sums_offset; /* in a thread's scratch memory: row sums, their scales and zeros */
+  size_t acc_offset; /* in a thread's scratch memory: row sums, their scales and zeros */
   size_t scales_offset;
   size_t zeros_offset;
   size_t pixels_offset; /* in a thread's scratch memory: the indirection */
@@ -85,12 +80,7 @@ struct np_int8_convolution_params {
  * multiples of 16, and accumulators are below 2^29. */
 struct np_int8_winograd_params {
   const void *packed;
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
+  struct np_image_sizes image;
   size_t outputs;
   size_t pads[2];
   size_t tiles[2]; /* of the output, down and along */
@@ -105,66 +95,37 @@ struct np_int8_winograd_params {
   int32_t high;
   int32_t target;
   size_t tiles_offset;
-  size_t sums_offset;
+  size_t acc_offset;
   size_t pixels_offset;
   size_t thread_scratch;
 };
 
-/* For VNNI: see depthwise/int8_vnni.c. */
-struct np_int8_depthwise_vnni_params {
-  const void *packed;
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
-  size_t window[2];
-  size_t strides[2];
-  size_t dilations[2];
-  size_t pads[2];
-  size_t wide_width;
-  size_t row_tile;
-  size_t row_tiles;
-  int32_t in_zero;
-  int32_t out_zero;
-  int32_t low;
-  int32_t high;
-  int32_t target;
-  int32_t in_u8;
-  int32_t out_u8;
-  size_t thread_scratch;
-};
-
-/* Depthwise. A thread upcasts a row tile of 16 channels, two rows at a time. Rows that
- * are `dilations[0]` apart make an image of their own, whose pairs of rows lie one after the
- * other. */
+/* Depthwise. A thread interleaves a row tile of 16 channels, two rows at a time; with VNNI the rows
+ * of 64 channels that a row of the output needs, four at a time. See depthwise/int8.c. */
 struct np_int8_depthwise_params {
   const void *packed;
-  size_t batch;
-  size_t height;
-  size_t width;
-  size_t channels;
-  size_t out_height;
-  size_t out_width;
-  size_t window[2];
+  struct np_image_sizes image;
+  size_t kernel[2]; /* height, width */
   size_t strides[2];
   size_t dilations[2];
   size_t pads[2];
   size_t wide_width;
   size_t row_tile;
   size_t row_tiles;
-  size_t pairs; /* of rows that are upcast, of each image */
+  size_t pairs; /* of rows that are interleaved, of each image; not of VNNI */
   int32_t in_zero;
   int32_t out_zero;
   int32_t low;
   int32_t high;
   int32_t target;
+  int32_t vnni;   /* the layout; see gemm/int8/panel.h */
+  int32_t in_u8;  /* VNNI: which bytes are stored with an offset of +128 */
+  int32_t out_u8;
   size_t weights_offset;
   size_t thread_scratch;
 };
 
-/* What a convolution gives; of int32 the accumulators themselves. */
+/* The type of a convolution's output; of int32 the accumulators themselves. */
 #define NP_INT8_OUT_INT8 0
 #define NP_INT8_OUT_FLOAT 1
 #define NP_INT8_OUT_INT32 2
@@ -174,7 +135,7 @@ struct np_int8_depthwise_params {
 #define NP_INT8_ROWS_INT8 1
 #define NP_INT8_ROWS_AT_RUN 2
 
-/* Rows of float32, quantized each by its own range, 0 included, for products that read them. One
+/* Rows of float32, quantized each by its own range, 0 included, for the GEMMs that read them. One
  * with an element that is NaN, infinite, or of 2^127 and more has the scale NaN. A row takes
  * `row_bytes`: what is multiplied, and in its last 8 bytes its scale and what stands for 0. */
 struct np_int8_rows_params {
@@ -185,8 +146,9 @@ struct np_int8_rows_params {
   int32_t vnni;
 };
 
-/* float32 out = clamp(float(sum) · row scale · scale + bias, low, high), with the last product and
- * sum rounded once. Rows are quantized already, or of int8 with one scale and zero point. */
+/* float32 out = clamp(float(accumulator) · row scale · scale + bias, low, high), where the last
+ * multiplication and addition are an FMA. Rows are quantized already, or of int8 with one scale and
+ * zero point. */
 struct np_int8_gemm_params {
   const void *packed;
   size_t rows;
@@ -206,38 +168,31 @@ struct np_int8_gemm_params {
   size_t pixels_offset;
   size_t scales_offset;
   size_t zeros_offset;
-  size_t sums_offset;
+  size_t acc_offset;
   size_t thread_scratch;
   int32_t raw;                 /* int32 out = sum */
   const int32_t *weight_zeros; /* in the order of panels; NULL where all are 0 */
 };
 
-/* Bytes of packed weights of `outputs` columns for each group. */
-size_t np_int8_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
-size_t np_int8_depthwise_packed_size(size_t channels, size_t height, size_t width);
+/* Packed weights in the layout of a K-group of 2, or of 4 for VNNI; see gemm/int8/panel.h. Bytes of
+ * those of `outputs` columns for each group. */
+size_t np_int8_packed_size(size_t k_group, size_t groups, size_t outputs, size_t runs,
+                           size_t run_length);
+size_t np_int8_depthwise_packed_size(size_t k_group, size_t channels, size_t height, size_t width);
 
-/* weights[groups][outputs][runs][run_length] in panels of 16 columns. `bias` is of int32 or
- * float32, or NULL; scales are float32. */
-void np_int8_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
+/* weights[groups][outputs][runs][run_length] in panels of columns. `bias` is of int32 or float32,
+ * or NULL; scales are float32. */
+void np_int8_pack(size_t k_group, size_t groups, size_t outputs, size_t runs, size_t run_length,
                   const void *weights, const void *bias, const void *scales, void *packed);
+
+/* weights[height][width][channels] in blocks of channels, less zeros[channels], unless NULL: for
+ * pairs alone. */
+void np_int8_pack_depthwise(size_t k_group, size_t channels, size_t height, size_t width,
+                            const void *weights, const void *bias, const void *scales,
+                            const int32_t *zeros, void *packed);
 
 size_t np_int8_winograd_packed_size(size_t outputs, size_t channels);
 
 /* weights[outputs][3][3][channels], transformed. */
 void np_int8_pack_winograd(size_t outputs, size_t channels, const void *weights, const void *bias,
                            const void *scales, void *packed);
-
-/* weights[height][width][channels] in blocks of 16 channels, less zeros[channels], unless NULL. */
-void np_int8_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
-                            const void *bias, const void *scales, const int32_t *zeros,
-                            void *packed);
-
-/* The same in the 4-way interleaved (VNNI) layout: panels of 32 columns, blocks of 64 channels. */
-size_t np_int8_vnni_packed_size(size_t groups, size_t outputs, size_t runs, size_t run_length);
-void np_int8_vnni_pack(size_t groups, size_t outputs, size_t runs, size_t run_length,
-                       const void *weights, const void *bias, const void *scales, void *packed);
-size_t np_int8_vnni_depthwise_packed_size(size_t channels, size_t height, size_t width);
-void np_int8_vnni_pack_depthwise(size_t channels, size_t height, size_t width, const void *weights,
-                                 const void *bias, const void *scales, void *packed);
-
-#endif

@@ -1,11 +1,8 @@
 /* Packed panels of the int8 GEMM, and the table of its micro-kernels for each instruction set. */
-#ifndef NARROWPASS_GEMM_INT8_PANEL_H
-#define NARROWPASS_GEMM_INT8_PANEL_H
+#pragma once
 
-#include <string.h>
-
+#include "conv/indirection.h"
 #include "gemm/int8/int8.h"
-#include "runtime/kernel.h"
 
 #define NP_INT8_MR 6  /* rows of the largest micro-kernel */
 #define NP_INT8_NR 16 /* columns of a panel; 8 of the last one where these suffice */
@@ -21,10 +18,8 @@
 static const uint8_t np_int8_order[NP_INT8_NR] = {0, 1, 2, 3, 8,  9,  10, 11,
                                                   4, 5, 6, 7, 12, 13, 14, 15};
 
-NP_INLINE size_t np_int8_panel_width(size_t columns) { return columns > 8 ? NP_INT8_NR : 8; }
-
-/* Bytes; vectors lie at multiples of 32. */
-size_t np_int8_pair_panel_size(size_t columns, size_t pairs);
+/* Bytes of a panel in the layout of a K-group; vectors lie at multiples of their size. */
+size_t np_int8_panel_size(size_t k_group, size_t columns, size_t k_groups);
 
 #define NP_INT8_VNNI_MR 14 /* rows of the largest micro-kernel */
 #define NP_INT8_VNNI_NR 32 /* columns of a panel; 16 of the last one where these suffice */
@@ -35,35 +30,19 @@ NP_INLINE size_t np_int8_vnni_panel_width(size_t columns) {
   return columns > 16 ? NP_INT8_VNNI_NR : 16;
 }
 
-/* Bytes; vectors lie at multiples of 64. */
-size_t np_int8_vnni_panel_size(size_t columns, size_t k_groups);
-
 /* Bytes of the parts of a 4-way interleaved panel before its weights. */
 NP_INLINE size_t np_int8_vnni_head_size(size_t columns) {
   return np_int8_vnni_panel_width(columns) * 12;
 }
 
 /* Depthwise weights for VNNI: channels by 64, whose bias, scales and column sums of weights lie
- * before the weights. See depthwise/int8_vnni.c for the order of channels. */
+ * before the weights. See depthwise/int8.c for the order of channels. */
 #define NP_INT8_VNNI_CHANNELS 64
 #define NP_INT8_VNNI_PIXEL 256 /* bytes of four pixels, one below the other */
 #define NP_INT8_VNNI_BLOCK_HEAD (3 * 4 * NP_INT8_VNNI_CHANNELS)
 
 /* Channel `n` of 64 in that order: lanes of 16 bytes have channels side by side, by fours. */
 NP_INLINE size_t np_int8_vnni_channel(size_t n) { return n % 16 / 4 * 16 + n / 16 * 4 + n % 4; }
-
-/* An image [H, W, C] of which row tiles are copied: padded, and upcast or offset. */
-typedef struct {
-  const int8_t *pixels;
-  size_t height;
-  size_t width;
-  size_t channels;
-  const size_t *pads;  /* above, left */
-  const size_t *picks; /* between rows and columns that are taken */
-  size_t wide_width;
-  int32_t zero;
-  int u8; /* as VNNI kernels multiply */
-} np_int8_image;
 
 /* Requantization: the zero point and the clipping range of int8. */
 typedef struct {
@@ -110,43 +89,27 @@ typedef struct {
   int raw; /* of a float32 output: the accumulators themselves are written, as int32 */
 } np_int8_panel;
 
-/* A row of depthwise output pixels of 16 channels, with their rows in pairs: for each pixel and
- * channel an element of the upper row, then that of the lower one; channels are in the order of a
- * panel. */
+/* A row of depthwise output pixels of a block of channels, whose rows are interleaved by K-groups:
+ * a pixel has the elements of a K-group of each channel. Strides are in elements. */
 typedef struct {
-  const int16_t *image;
-  size_t count; /* of output pixels */
-  size_t step;  /* elements between output pixels */
-  size_t pairs; /* of rows in a kernel window */
-  size_t pair_stride;
-  size_t width; /* of a kernel window */
-  size_t column_stride;
-  const int16_t *weights; /* of pairs too */
-  const uint8_t *head;    /* bias and scales */
-  size_t columns;
-  int8_t *out;
-  size_t out_stride;
-  np_int8_range range;
-} np_int8_depthwise_tile;
-
-/* A row of depthwise output pixels of 64 channels; see depthwise/int8_vnni.c. */
-typedef struct {
-  const uint8_t *image; /* of a row of K-groups of 4 of pixels */
-  size_t count;         /* of output pixels */
-  size_t step;          /* bytes between output pixels */
-  size_t k_groups;      /* of rows in a kernel window */
+  const void *image;
+  size_t count;  /* of output pixels */
+  size_t step;   /* between output pixels */
+  size_t groups; /* of rows in a kernel window */
   size_t group_stride;
   size_t width; /* of a kernel window */
   size_t column_stride;
-  const uint8_t *head;
-  int lower; /* the kernel is 3 x 3 and starts in the second row of its K-group of 4 */
+  const uint8_t *weights; /* interleaved too */
+  const uint8_t *head;    /* bias, scales and, for VNNI, column sums */
   size_t columns;
   int8_t *out;
   size_t out_stride;
+  np_int8_range range;
+  /* For VNNI. */
+  int lower; /* the kernel is 3 x 3 and starts in the second row of its K-group */
   int32_t zero;
   uint8_t out_xor; /* as of a panel */
-  np_int8_range range;
-} np_int8_vnni_depthwise_tile;
+} np_int8_depthwise_tile;
 
 #define NP_INT8_PAIR (2 * NP_INT8_NR) /* elements of a pair of pixels */
 #define NP_INT8_HEAD (NP_INT8_NR * (sizeof(int32_t) + sizeof(float)))
@@ -171,33 +134,28 @@ typedef struct {
   size_t group;   /* elements that are multiplied at a time: 2 or 4 */
   size_t columns; /* of a panel */
   size_t most;    /* columns of panels that are multiplied at a time */
-  size_t (*panel_size)(size_t columns, size_t groups);
-  size_t (*packed_size)(size_t groups, size_t outputs, size_t runs, size_t run_length);
   void (*multiply)(const np_int8_panel *panel);
   /* To int16, with the zero taken away; or stored with an offset of +128. */
-  void (*upcast)(const int8_t *in, size_t count, int32_t zero, void *out);
-  /* A row of float32, quantized by its range; gives its scale, and what stands for 0 in `zero`. */
+  np_convert_pixels *upcast;
+  /* A row of float32, quantized by its range; returns its scale, and what stands for 0 in `zero`.
+   * */
   float (*quantize)(const float *row, size_t count, void *out, int32_t *zero);
-  /* What follows is of pairs alone. */
   void (*depthwise)(const np_int8_depthwise_tile *block);
-  /* Pixels of two rows to pairs; a row that is NULL is zeros. */
-  void (*interleave_pairs)(const int8_t *upper, const int8_t *lower, size_t stride, size_t count,
-                           size_t columns, int32_t zero, int16_t *out);
-  /* Four rows of four pixels, transformed; each element of a tile lies `stride` after the last. */
+  /* A K-group of rows of pixels, interleaved; rows that are NULL are zeros. For VNNI bytes are XOR
+   * a mask, 0x80 for s8 to u8, and `zero` stands for 0. */
+  void (*interleave)(const int8_t *const *rows, size_t stride, size_t count, size_t columns,
+                     int32_t zero, uint8_t out_xor, void *out);
+  /* What follows is of pairs alone. Four rows of four pixels, transformed; each element of a tile
+   * lies `stride` after the last. */
   void (*transform)(const int16_t *wide, size_t row_stride, size_t channels, size_t stride,
                     int16_t *out);
   void (*finish)(const np_int8_winograd_tile *tile);
-  /* And this of the 4-way layout. Four rows of pixels, one of them NULL where it is outside,
-   * interleaved, XOR a mask: 0x80 offsets s8 to u8. */
-  void (*interleave)(const int8_t *const *rows, size_t stride, size_t count, size_t columns,
-                     int32_t zero, uint8_t out_xor, uint8_t *out);
-  void (*depthwise_vnni)(const np_int8_vnni_depthwise_tile *block);
-  /* One window of one run with all columns of a part, to float32; NULL where `multiply` does it. */
+  /* And of VNNI: one output pixel of one run with all columns of a part, to float32; NULL where
+   * `multiply` does it. */
   void (*row)(const np_int8_panel *panel);
 } np_int8_micro_kernels;
 
-extern const np_int8_micro_kernels np_int8_plain, np_int8_avx2, np_int8_vnni_plain,
-    np_int8_vnni_avx512;
+extern const np_int8_micro_kernels np_int8_plain, np_int8_avx2, np_int8_vnni_avx512;
 
 /* The sum of each row of inputs (an output pixel), less its zero point: of int16 without it, or of
  * bytes with `zeros`. A row has `runs` runs of `run_length` elements, which begin at `starts`. */
@@ -212,18 +170,14 @@ NP_INLINE void np_int8_read_quantization(const void *const *inputs, float *scale
   if (inputs[2] != NULL) *zero = *(const int8_t *)inputs[2];
 }
 
-const np_int8_micro_kernels *np_int8_micro_kernels_for(int32_t target, int32_t k_groups);
+/* The micro-kernels of a layout: the 4-way interleaved one is for processors with VNNI alone. */
+const np_int8_micro_kernels *np_int8_micro_kernels_for(int32_t target, int32_t vnni);
 
-/* Copy `rows` rows of the padded image from `first` on: upcast, or with an offset of +128. */
-void np_int8_pad_rows(const np_int8_micro_kernels *code, const np_int8_image *image, size_t first,
-                      size_t rows, void *wide);
-
-/* Loops that compilers write well for any instruction set. */
-
-NP_INLINE void np_int8_upcast_loop(const int8_t *in, size_t count, int32_t zero, int16_t *out) {
-  const int16_t away = (int16_t)zero;
-  for (size_t i = 0; i < count; i++) out[i] = (int16_t)(in[i] - away);
-}
+/* An image of which rows are copied padded: upcast, or with an offset of +128, which they are
+ * stored with already where `u8` is set. */
+np_padded_image np_int8_padded_image(const np_int8_micro_kernels *code, const int8_t *pixels,
+                                     const struct np_image_sizes *sizes, const size_t *pads,
+                                     const size_t *picks, size_t wide_width, int32_t zero, int u8);
 
 /* How a row is quantized whose least and largest element, 0 included, are `low` and `high`. */
 typedef struct {
@@ -235,7 +189,7 @@ NP_INLINE np_int8_row_range np_int8_range_of(float low, float high) {
   float inverse = low == high ? 1.0f : 255.0f / (high - low);
   /* Of a range of subnormal numbers: nothing is lost by taking it for zeros. */
   if (!(inverse <= 0x1p127f)) inverse = 0x1p127f;
-  /* The zero point that is off by less; as double, these products are exact. */
+  /* The zero point that is off by less; as double, these are exact. */
   const double least = (double)low * (double)inverse, most = (double)high * (double)inverse;
   double exact = least + most > 1.0 ? -128.0 - least : 127.0 - most;
   exact = exact < -128.0 ? -128.0 : exact > 127.0 ? 127.0 : exact;
@@ -249,9 +203,7 @@ NP_INLINE int np_int8_extremes_loop(const float *row, size_t count, float *low, 
   uint32_t largest = 0;
   float least = 0.0f, most = 0.0f;
   for (size_t i = 0; i < count; i++) {
-    uint32_t bits;
-    memcpy(&bits, &row[i], sizeof bits);
-    bits &= 0x7fffffffu;
+    const uint32_t bits = np_bits_of(row[i]) & 0x7fffffffu;
     largest = bits > largest ? bits : largest;
     least = row[i] < least ? row[i] : least;
     most = row[i] > most ? row[i] : most;
@@ -277,5 +229,3 @@ NP_INLINE float np_int8_quantize_loop(const float *row, size_t count, int16_t *o
   }
   return 1.0f / inverse;
 }
-
-#endif

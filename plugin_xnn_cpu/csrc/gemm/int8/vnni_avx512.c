@@ -6,9 +6,6 @@
  * register that points to them. */
 #include <math.h>
 
-#include "runtime/kernel.h"
-
-#ifdef NP_CHOOSES_CPU
 #include "gemm/int8/vnni_avx512.h"
 #include "gemm/int8/vnni_requantize_code.h"
 #include "gemm/int8/vnni_dequantize_code.h"
@@ -22,20 +19,20 @@
 
 /* How the accumulators of a panel are requantized. */
 typedef struct {
-  /* Initial accumulators: the bias less the zero point times the sums of the weights. */
+  /* Initial accumulators: the bias less the zero point times the column sums of the weights. */
   int32_t start[WIDE] __attribute__((aligned(64)));
   int small; /* no scaled sum is too large to be converted */
 } panel_start;
 
-INLINE void start_panel(const np_int8_panel *p, const uint8_t *panel, size_t columns, size_t at,
+NP_INLINE void start_panel(const np_int8_panel *p, const uint8_t *panel, size_t columns, size_t at,
                         panel_start *s) {
   const size_t width = np_int8_vnni_panel_width(columns);
   const int32_t *bias = (const int32_t *)(const void *)panel;
   const float *scales = (const float *)(const void *)(bias + width);
-  const int32_t *weight_sums = bias + 2 * width;
+  const int32_t *column_sums = bias + 2 * width;
   const __m512i zero = _mm512_set1_epi32(p->zero);
   for (size_t n = 0; n < width; n += LANES) {
-    const __m512i moved = _mm512_mullo_epi32(_mm512_load_si512(weight_sums + n), zero);
+    const __m512i moved = _mm512_mullo_epi32(_mm512_load_si512(column_sums + n), zero);
     _mm512_store_si512(s->start + at + n,
                        _mm512_sub_epi32(_mm512_load_si512(bias + n), moved));
     const __m512 half = _mm512_set1_ps(0.5f); /* times accumulators, this is below 2^31 */
@@ -45,7 +42,7 @@ INLINE void start_panel(const np_int8_panel *p, const uint8_t *panel, size_t col
 
 /* Where a tile is, and what comes of it. */
 typedef struct {
-  size_t first; /* window */
+  size_t first; /* output pixel */
   const uint8_t *weights;
   size_t panel_stride;   /* bytes to the next panel, of which vectors after the second are */
   const int32_t *start;  /* of the accumulators */
@@ -57,7 +54,7 @@ typedef struct {
 
 /* One K-group of `rows` output pixels: that which lies `number` K-groups of 4
  * behind where x and the rest point. */
-INLINE void multiply_group(__m512i acc[ROWS][4], const uint8_t *const *x, size_t step,
+NP_INLINE void multiply_group(__m512i acc[ROWS][4], const uint8_t *const *x, size_t step,
                            const uint8_t *weights, size_t panel_stride, const int rows,
                            const int vectors, const int number) {
   const int in_panel = vectors < 2 ? vectors : 2;
@@ -75,7 +72,7 @@ INLINE void multiply_group(__m512i acc[ROWS][4], const uint8_t *const *x, size_t
 }
 
 /* `count` K-groups of 4, after which x and the rest point behind them. */
-INLINE void multiply_groups(__m512i acc[ROWS][4], const uint8_t **x, size_t step,
+NP_INLINE void multiply_groups(__m512i acc[ROWS][4], const uint8_t **x, size_t step,
                             const uint8_t **weights, size_t panel_stride, const int rows,
                             const int vectors, const int count) {
   UNROLL for (int u = 0; u < count; u++) {
@@ -87,7 +84,8 @@ INLINE void multiply_groups(__m512i acc[ROWS][4], const uint8_t **x, size_t step
 
 /* The accumulators of `rows` output pixels. K_UNROLL K-groups are multiplied between two steps
  * of the pointers: the units that multiply also add to pointers. */
-INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, const int vectors) {
+NP_INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows,
+                    const int vectors) {
   const uint8_t *weights = t->weights, *next = t->next;
   const size_t panel_stride = t->panel_stride, prefetch_lines = t->prefetch_lines;
   const size_t step = p->step;
@@ -137,7 +135,7 @@ INLINE void tile(const np_int8_panel *p, const tile_place *t, const int rows, co
 typedef void tile_code(const np_int8_panel *p, const tile_place *t);
 
 #define TILE(rows, vectors)                                                                 \
-  TARGET static void tile_##rows##_##vectors(const np_int8_panel *p, const tile_place *t) { \
+  static void tile_##rows##_##vectors(const np_int8_panel *p, const tile_place *t) { \
     tile(p, t, rows, vectors);                                                              \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2)
@@ -154,7 +152,7 @@ static tile_code *const narrow_tiles[ROWS][2] = {
 static tile_code *const wide_tiles[WIDE_ROWS] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
                                                 tile_5_4, tile_6_4, tile_7_4};
 
-INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *acc,
+NP_INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *acc,
                    size_t stride, const uint8_t *panel, size_t column, size_t columns, int small) {
   if (p->raw) {
     to_integers(p, first, rows, acc, stride, panel, column, columns);
@@ -187,7 +185,7 @@ typedef struct {
   size_t early;          /* of them, those that ask */
 } prefetch_plan;
 
-INLINE prefetch_plan prefetch_plan_of(const np_int8_panel *p, const uint8_t *end, size_t tiles,
+NP_INLINE prefetch_plan prefetch_plan_of(const np_int8_panel *p, const uint8_t *end, size_t tiles,
                                       size_t size) {
   const size_t early = tiles < PREFETCH_TILES ? tiles : PREFETCH_TILES;
   const size_t times = p->run_count * (p->groups / K_UNROLL), lines = early * times;
@@ -195,7 +193,7 @@ INLINE prefetch_plan prefetch_plan_of(const np_int8_panel *p, const uint8_t *end
   return (prefetch_plan){end, prefetch_lines, 64 * prefetch_lines * times, tiles, early};
 }
 
-INLINE void place_prefetch(prefetch_plan *prefetch, tile_place *t) {
+NP_INLINE void place_prefetch(prefetch_plan *prefetch, tile_place *t) {
   const int prefetch_lines = prefetch->tiles <= prefetch->early;
   t->next = prefetch->next;
   t->prefetch_lines = prefetch_lines ? prefetch->prefetch_lines : 0;
@@ -205,7 +203,7 @@ INLINE void place_prefetch(prefetch_plan *prefetch, tile_place *t) {
 
 /* Lines of float32 that come of a tile are prefetched before it is multiplied: there are so many
  * that they leave the L2 cache, and a line has to be read before it can be written. */
-INLINE void prefetch_out(const np_int8_panel *p, size_t first, size_t rows, size_t column,
+NP_INLINE void prefetch_out(const np_int8_panel *p, size_t first, size_t rows, size_t column,
                          size_t columns) {
   const float *out = (const float *)p->out + first * p->out_stride + column;
   for (size_t r = 0; r < rows; r++, out += p->out_stride) {
@@ -216,7 +214,7 @@ INLINE void prefetch_out(const np_int8_panel *p, size_t first, size_t rows, size
 /* The most output pixels of a tile of 64 columns. Seven need a register more than there is, which
  * costs more than they save; they are taken where they divide the output pixels, as in many
  * images. */
-INLINE size_t max_rows(size_t line) { return line % WIDE_ROWS == 0 ? WIDE_ROWS : 6; }
+NP_INLINE size_t max_rows(size_t line) { return line % WIDE_ROWS == 0 ? WIDE_ROWS : 6; }
 
 /* A panel of weights, and where its columns are. */
 typedef struct {
@@ -228,7 +226,7 @@ typedef struct {
 
 /* All output pixels, with one panel, or with two at a time. Accumulators of several tiles become
  * bytes together. */
-INLINE void multiply_rows(const np_int8_panel *p, const panel_place *places, const int panels,
+NP_INLINE void multiply_rows(const np_int8_panel *p, const panel_place *places, const int panels,
                           size_t panel_stride, int small) {
   const size_t highest = panels == 2 ? max_rows(p->line) : ROWS;
   const size_t width = panels == 2 ? WIDE : np_int8_vnni_panel_width(places->columns);
@@ -269,8 +267,8 @@ INLINE void multiply_rows(const np_int8_panel *p, const panel_place *places, con
   }
 }
 
-TARGET static void multiply(const np_int8_panel *p) {
-  const size_t panel_stride = np_int8_vnni_panel_size(NP_INT8_VNNI_NR, p->run_count * p->groups);
+static void multiply(const np_int8_panel *p) {
+  const size_t panel_stride = np_int8_panel_size(4, NP_INT8_VNNI_NR, p->run_count * p->groups);
   const size_t second = p->columns > NP_INT8_VNNI_NR ? p->columns - NP_INT8_VNNI_NR : 0;
   const int panels = second > 0 ? 2 : 1;
   panel_start s = {.small = 1};
@@ -295,14 +293,10 @@ const np_int8_micro_kernels np_int8_vnni_avx512 = {
     .group = 4,
     .columns = NP_INT8_VNNI_NR,
     .most = 2 * NP_INT8_VNNI_NR,
-    .panel_size = np_int8_vnni_panel_size,
-    .packed_size = np_int8_vnni_packed_size,
     .multiply = multiply,
     .upcast = np_int8_vnni_offset_avx512,
     .quantize = np_int8_vnni_quantize_avx512,
     .interleave = np_int8_vnni_interleave_avx512,
-    .depthwise_vnni = np_int8_vnni_depthwise_avx512,
+    .depthwise = np_int8_vnni_depthwise_avx512,
     .row = np_int8_vnni_gemv_avx512,
 };
-
-#endif

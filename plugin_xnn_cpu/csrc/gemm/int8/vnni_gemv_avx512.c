@@ -2,9 +2,6 @@
  *
  * Each weight is multiplied once, and what takes time is reading it: the panels are divided into
  * runs that are read at once, as gemv/code.h says. The code for many rows reads one stream. */
-#include "runtime/kernel.h"
-
-#ifdef NP_CHOOSES_CPU
 #include "gemm/int8/vnni_avx512.h"
 
 #define STREAMS 12
@@ -14,8 +11,8 @@
 
 /* Up to 16 columns of accumulators to floats: those of a column lie in `head` of a panel of this
  * width. */
-INLINE void dequantize_rows(const np_int8_panel *p, __m512i acc, const uint8_t *head, size_t width,
-                            size_t at) {
+NP_INLINE void dequantize_rows(const np_int8_panel *p, __m512i acc, const uint8_t *head,
+                               size_t width, size_t at) {
   float *out = (float *)p->out + at;
   const __mmask16 mask = (__mmask16)mask_of(p->columns - at);
   const __m512 bias = _mm512_loadu_ps(head), scale = _mm512_loadu_ps(head + 4 * width);
@@ -38,9 +35,9 @@ INLINE void dequantize_rows(const np_int8_panel *p, __m512i acc, const uint8_t *
 }
 
 /* A panel of `vectors` registers from each of `streams` runs, which are `apart` panels long. */
-INLINE void tile(const np_int8_panel *p, size_t first, size_t panel_stride, const int streams,
+NP_INLINE void tile(const np_int8_panel *p, size_t first, size_t panel_stride, const int streams,
                  const int vectors) {
-  const size_t size = np_int8_vnni_panel_size(NP_INT8_VNNI_NR, p->groups);
+  const size_t size = np_int8_panel_size(4, NP_INT8_VNNI_NR, p->groups);
   const size_t width = (size_t)vectors * LANES, step = 4 * width;
   const uint8_t *x = p->image, *heads[STREAMS], *weights[STREAMS];
   __m512i acc[STREAMS][VECTORS];
@@ -69,7 +66,7 @@ INLINE void tile(const np_int8_panel *p, size_t first, size_t panel_stride, cons
   }
 }
 
-TARGET void np_int8_vnni_gemv_avx512(const np_int8_panel *p) {
+void np_int8_vnni_gemv_avx512(const np_int8_panel *p) {
   const size_t rest = p->columns % NP_INT8_VNNI_NR;
   const int narrow = rest > 0 && np_int8_vnni_panel_width(rest) < NP_INT8_VNNI_NR;
   const size_t panels = p->columns / NP_INT8_VNNI_NR + (rest > 0 && !narrow);
@@ -82,5 +79,3 @@ TARGET void np_int8_vnni_gemv_avx512(const np_int8_panel *p) {
   for (; first < panels; first++) tile(p, first, 0, 1, VECTORS);
   if (narrow) tile(p, panels, 0, 1, 1);
 }
-
-#endif

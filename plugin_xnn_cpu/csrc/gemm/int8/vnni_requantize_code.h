@@ -16,9 +16,9 @@ typedef struct {
 } requantization;
 
 /* Factors of a sum have more bits than a multiplication of int16 takes: the low 7 of them, and
- * those above, are multiplied one after the other, and the former's product is that much smaller by
+ * those above, are multiplied one after the other, and the former's result is that much smaller by
  * then. */
-INLINE requantization requantization_of(const np_int8_panel *p, const uint8_t *panel,
+NP_INLINE requantization requantization_of(const np_int8_panel *p, const uint8_t *panel,
                                         size_t columns) {
   const size_t width = np_int8_vnni_panel_width(columns);
   const float *scales = (const float *)(const void *)panel + width;
@@ -50,7 +50,8 @@ INLINE requantization requantization_of(const np_int8_panel *p, const uint8_t *p
 
 /* Accumulators of one row in two vectors to int16, with the output's zero; by fours, those of the
  * first and of the second vector in turns. Where there is one vector the second one is anything. */
-INLINE __m512i halved(const requantization *n, const int32_t *acc, size_t second, const int small) {
+NP_INLINE __m512i halved(const requantization *n, const int32_t *acc, size_t second,
+                         const int small) {
   const __m512i a = _mm512_load_si512(acc), b = _mm512_load_si512(acc + second);
   const __m512i x = small ? _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(a), n->scales[0]))
                           : scaled(a, n->scales[0], n->most);
@@ -60,7 +61,7 @@ INLINE __m512i halved(const requantization *n, const int32_t *acc, size_t second
 }
 
 /* What `halved` gave, as int8, with bytes of another tensor added. */
-INLINE __m512i with_other(const requantization *n, __m512i own, const int8_t *other) {
+NP_INLINE __m512i with_other(const requantization *n, __m512i own, const int8_t *other) {
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const __m256i u8 = _mm256_maskz_loadu_epi8(n->mask, other);
   const __m256i bytes = _mm256_xor_si256(u8, n->other_xor);
@@ -76,10 +77,10 @@ INLINE __m512i with_other(const requantization *n, __m512i own, const int8_t *ot
 }
 
 /* Rows of accumulators of a panel to bytes, two at a time; `small` where no scaled sum is too large
- * to be converted, which else makes the least integer of it. */
-INLINE void requantize_rows(const np_int8_panel *p, size_t first, size_t rows, const int32_t *acc,
-                            size_t stride, const uint8_t *panel, size_t column, size_t columns,
-                            const int small, const int adds) {
+ * to be converted, which else becomes the least integer. */
+NP_INLINE void requantize_rows(const np_int8_panel *p, size_t first, size_t rows,
+                               const int32_t *acc, size_t stride, const uint8_t *panel,
+                               size_t column, size_t columns, const int small, const int adds) {
   const size_t second = np_int8_vnni_panel_width(columns) - LANES;
   const requantization n = requantization_of(p, panel, columns);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);

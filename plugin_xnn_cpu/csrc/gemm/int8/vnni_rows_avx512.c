@@ -1,10 +1,8 @@
 /* Rows of bytes for AVX-512 with VNNI: stored with an offset of +128, quantized. */
-#include "runtime/kernel.h"
-
-#ifdef NP_CHOOSES_CPU
 #include "gemm/int8/vnni_avx512.h"
 
-TARGET void np_int8_vnni_offset_avx512(const int8_t *in, size_t count, int32_t zero, void *wide) {
+void np_int8_vnni_offset_avx512(const void *pixels, size_t count, int32_t zero, void *wide) {
+  const int8_t *in = pixels;
   const __m512i out_xor = _mm512_set1_epi8((char)0x80);
   uint8_t *out = wide;
   (void)zero;
@@ -27,20 +25,20 @@ typedef struct {
   __m512 nothing; /* 0 times them, which is NaN for those that are not finite */
 } extremes;
 
-INLINE extremes wider(extremes e, __m512 x) {
+NP_INLINE extremes wider(extremes e, __m512 x) {
   e.low = _mm512_min_ps(e.low, x);
   e.high = _mm512_max_ps(e.high, x);
   e.nothing = _mm512_fmadd_ps(x, _mm512_setzero_ps(), e.nothing);
   return e;
 }
 
-INLINE extremes joined(extremes a, extremes b) {
+NP_INLINE extremes joined(extremes a, extremes b) {
   return (extremes){_mm512_min_ps(a.low, b.low), _mm512_max_ps(a.high, b.high),
                     _mm512_add_ps(a.nothing, b.nothing)};
 }
 
 /* The extremes of a row, 0 included, in one lane; NaN as `nothing` where it has no range. */
-INLINE void find_extremes(const float *row, size_t count, float *low, float *high,
+NP_INLINE void find_extremes(const float *row, size_t count, float *low, float *high,
                           float *nothing) {
   extremes e[CHAINS] = {{_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()}};
   UNROLL for (int c = 1; c < CHAINS; c++) e[c] = e[0];
@@ -59,13 +57,13 @@ INLINE void find_extremes(const float *row, size_t count, float *low, float *hig
   *nothing = _mm512_reduce_add_ps(all.nothing);
 }
 
-/* Bytes of products that are at most a little more than 255 in magnitude. */
-INLINE __m512i bytes_of(__m512 x, __m512 inverse, __m512i zero) {
+/* Bytes of scaled numbers, which are at most a little more than 255 in magnitude. */
+NP_INLINE __m512i bytes_of(__m512 x, __m512 inverse, __m512i zero) {
   const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse));
   return _mm512_add_epi32(whole, zero);
 }
 
-TARGET float np_int8_vnni_quantize_avx512(const float *row, size_t count, void *wide,
+float np_int8_vnni_quantize_avx512(const float *row, size_t count, void *wide,
                                           int32_t *zero) {
   uint8_t *out = wide;
   float low, high, nothing;
@@ -99,5 +97,3 @@ TARGET float np_int8_vnni_quantize_avx512(const float *row, size_t count, void *
   }
   return 1.0f / range.inverse;
 }
-
-#endif

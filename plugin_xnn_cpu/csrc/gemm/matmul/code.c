@@ -132,10 +132,7 @@ NP_INLINE void tiles(const np_matmul_block *p, size_t column, const float *b, si
   case number:                                                                              \
     if (number <= most) tile(p, first, column, b, b_step, number, vectors, kind);           \
     break;
-    switch (rows) {
-      NP_CASE(1) NP_CASE(2) NP_CASE(3) NP_CASE(4) NP_CASE(5) NP_CASE(6)
-      NP_CASE(7) NP_CASE(8) NP_CASE(9) NP_CASE(10) NP_CASE(11) NP_CASE(12)
-    }
+    switch (rows) { NP_CASES_OF_12(NP_CASE) }
 #undef NP_CASE
     end(p, first, column, rows, rest < width ? rest : width);
     first += rows;

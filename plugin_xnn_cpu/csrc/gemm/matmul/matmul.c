@@ -1,11 +1,7 @@
 /* Matmul of two computed operands; see gemm/matmul/matmul.h. */
 #include <math.h>
-#include <string.h>
 
 #include "gemm/matmul/micro_kernel.h"
-
-/* Multiplications below which waking the workers costs more than it saves. */
-#define SMALL_WORK 2e5
 
 size_t np_matmul_lanes(int32_t target) { return NP_FOR_ISA(&np_matmul_code, target)->lanes; }
 
@@ -32,16 +28,6 @@ static size_t start(const struct np_matmul_params *p, const size_t *strides, siz
   return at;
 }
 
-typedef struct {
-  size_t first;
-  size_t count;
-} range;
-
-static range range_of(size_t index, size_t size, size_t all) {
-  const size_t first = index * size;
-  return (range){first, first + size < all ? size : all - first};
-}
-
 static void scale(float *packed, size_t depth, size_t columns, const job *task) {
   const size_t lanes = task->code->lanes, count = (columns + lanes - 1) / lanes * lanes * depth;
   for (size_t i = 0; i < count; i++) packed[i] *= task->params->alpha;
@@ -61,12 +47,12 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   for (size_t row = 0; row < block->rows; row++) pixels[row] = (int32_t)(row * block->a_row);
   const size_t lanes = task->code->lanes;
-  const size_t vectors = (block->columns + lanes - 1) / lanes;
-  const size_t panels = (vectors + task->code->most_vectors - 1) / task->code->most_vectors;
+  const size_t vectors = np_ceil_div(block->columns, lanes);
+  const size_t panels = np_ceil_div(vectors, task->code->most_vectors);
   size_t first = 0;
   for (size_t n = 0; n < panels; n++) {
     const size_t next = (n + 1) * vectors / panels * lanes;
-    const size_t columns = (next < block->columns ? next : block->columns) - first;
+    const size_t columns = np_min(next, block->columns) - first;
     const float *bias = block->bias == NULL ? NULL : block->bias + first;
     const np_fp32_panel panel = {
         .image = block->a,
@@ -95,7 +81,7 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
 }
 
 /* Some rows and columns of one matrix. `packed` says whether B's panels are in scratch memory. */
-static void compute(const job *task, np_matmul_block block, range rows, range columns,
+static void compute(const job *task, np_matmul_block block, np_range rows, np_range columns,
                     float *scratch, int packed) {
   const struct np_matmul_params *p = task->params;
   const float *a = block.a + rows.first * block.a_row,
@@ -107,7 +93,7 @@ static void compute(const job *task, np_matmul_block block, range rows, range co
   if (block.bias != NULL) block.bias += columns.first;
   size_t k = 0;
   do {
-    block.depth = p->depth - k < p->depth_block ? p->depth - k : p->depth_block;
+    block.depth = np_min(p->depth - k, p->depth_block);
     block.first = k == 0;
     block.last = k + block.depth == p->depth;
     block.end = block.last ? task->end : NULL;
@@ -122,7 +108,7 @@ static void compute(const job *task, np_matmul_block block, range rows, range co
       block.b = scratch;
     }
     for (size_t row = 0; row < rows.count; row += p->row_block) {
-      block.rows = rows.count - row < p->row_block ? rows.count - row : p->row_block;
+      block.rows = np_min(rows.count - row, p->row_block);
       block.a = a + row * block.a_row + k * block.a_depth;
       block.out = out + row * block.out_row;
       block.residual = residual == NULL ? NULL : residual + row * block.out_row;
@@ -136,8 +122,6 @@ static void compute(const job *task, np_matmul_block block, range rows, range co
   } while (k < p->depth);
 }
 
-static size_t parts_of(size_t all, size_t part) { return (all + part - 1) / part; }
-
 static size_t matrices_of(const struct np_matmul_params *p) {
   return p->batch[0] * p->batch[1] * p->batch[2] * p->batch[3];
 }
@@ -145,12 +129,12 @@ static size_t matrices_of(const struct np_matmul_params *p) {
 static void part(void *context, size_t thread, size_t index) {
   const job *task = context;
   const struct np_matmul_params *p = task->params;
-  const size_t row_parts = parts_of(p->rows, p->part_rows);
-  const size_t column_parts = parts_of(p->columns, p->part_columns);
-  const range columns = range_of(index % column_parts, p->part_columns, p->columns);
-  const range rows = range_of(index / column_parts % row_parts, p->part_rows, p->rows);
-  const range matrices =
-      range_of(index / column_parts / row_parts, p->part_matrices, matrices_of(p));
+  const size_t row_parts = np_ceil_div(p->rows, p->part_rows);
+  const size_t column_parts = np_ceil_div(p->columns, p->part_columns);
+  const np_range columns = np_range_of(index % column_parts, p->part_columns, p->columns);
+  const np_range rows = np_range_of(index / column_parts % row_parts, p->part_rows, p->rows);
+  const np_range matrices =
+      np_range_of(index / column_parts / row_parts, p->part_matrices, matrices_of(p));
   float *scratch = task->scratch + thread * p->thread_scratch;
   const int simple = task->end == NULL;
   np_matmul_block block = {
@@ -200,8 +184,10 @@ int np_matmul(const void *params, const void *const *inputs, void *out, void *wo
   };
   const size_t matrices = matrices_of(p);
   const double work = (double)matrices * (double)p->rows * (double)p->columns * (double)p->depth;
-  const size_t parts = parts_of(matrices, p->part_matrices) * parts_of(p->rows, p->part_rows) *
-                       parts_of(p->columns, p->part_columns);
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, part, &task, parts, NP_DISABLE_DENORMALS);
+  const size_t parts = np_ceil_div(matrices, p->part_matrices) *
+                       np_ceil_div(p->rows, p->part_rows) *
+                       np_ceil_div(p->columns, p->part_columns);
+  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task, parts,
+                  NP_DISABLE_DENORMALS);
   return 0;
 }

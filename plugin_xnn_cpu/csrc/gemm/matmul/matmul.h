@@ -1,8 +1,7 @@
 /* Matmul of two computed operands: batches of GEMMs, no operand of which is packed before a run.
  *
  * Read by cffi too: no directives but simple constants. */
-#ifndef NARROWPASS_GEMM_MATMUL_MATMUL_H
-#define NARROWPASS_GEMM_MATMUL_MATMUL_H
+#pragma once
 
 #include "epilogue/epilogue.h"
 
@@ -52,5 +51,3 @@ struct np_matmul_params {
 
 /* Lanes of the registers of the micro-kernels in use. */
 size_t np_matmul_lanes(int32_t target);
-
-#endif

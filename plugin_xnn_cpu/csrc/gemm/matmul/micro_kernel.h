@@ -1,6 +1,5 @@
 /* What matmul's code for each instruction set computes. */
-#ifndef NARROWPASS_GEMM_MATMUL_MICRO_KERNEL_H
-#define NARROWPASS_GEMM_MATMUL_MICRO_KERNEL_H
+#pragma once
 
 #include "gemm/fp32/panel.h"
 #include "gemm/matmul/matmul.h"
@@ -49,5 +48,3 @@ typedef struct {
 } np_matmul_code;
 
 NP_DECLARE_FOR_ISAS(const np_matmul_code, np_matmul_code);
-
-#endif

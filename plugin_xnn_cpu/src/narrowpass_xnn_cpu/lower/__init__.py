@@ -1,1 +1,1 @@
-"""From ONNX operators to steps: one module for each family, with its rules beside it."""
+"""Lowering of ONNX operators to `Computation`s: a folder for each family, rules in each module."""

@@ -1,4 +1,4 @@
-"""Building a partition: values get slots, layouts are changed where a step needs another."""
+"""Builder of a lowered partition: assigns slots to values and inserts changes of layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import NARROW, Facts
-from narrowpass_planning.plan.partition import Place
+from narrowpass_planning.plan.partition import ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.op import Op
@@ -24,22 +24,23 @@ NHWC: Perm = (0, 2, 3, 1)
 
 
 def identity(rank: int) -> Perm:
-    """Give the order of axes as ONNX has them."""
+    """Return the identity permutation: the order of axes in ONNX."""
     return tuple(range(rank))
 
 
 class Builder:
     """Collects the operations of a partition.
 
-    A value lies in one or more slots, each with the order of its axes: axis i of the slot is
-    axis ``perm[i]`` of the value. A Transpose only renames axes; elements move where an operation
-    needs an order that no slot has.
+    A value is held in one or more slots, each with its own layout: axis i of the slot is axis
+    ``perm[i]`` of the value. A Transpose node only changes the permutation; elements are copied
+    where an operation needs a layout that no slot has.
 
     Args:
         facts: of the graph.
-        lower: emits an operation by the rule of its kind.
+        lower: emits an operation with the rule of its kind.
         winograd: whether convolutions may be computed by Winograd's algorithm.
-        unfit: why constants of an operation do not fit its int8 kernel, by its first output.
+        unfit: why constants of an operation do not fit its int8 kernel, by the name of its first
+            output.
     """
 
     def __init__(
@@ -56,57 +57,57 @@ class Builder:
         self._lower = lower
         self.origins: dict[Slot, Op] = {}
         self._items: list[Item] = []
-        self._places: list[Place] = []
+        self._places: list[ValueLayout] = []
         self._slots: dict[str, dict[Perm, Slot]] = {}
         self._values: dict[Slot, list[ir.Value]] = {}
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._constants: dict[tuple[str, Perm, int], Slot] = {}
-        self._made: dict[Hashable, Slot] = {}
+        self._cached: dict[Hashable, Slot] = {}
         self._exact: dict[Slot, ir.DataType] = {}
         self._op: Op | None = None
         self.primary: dict[str, Perm] = {}
 
     def lower(self, op: Op) -> None:
-        """Emit an operation; what is emitted stands for its nodes."""
+        """Lower an operation; computations are emitted on behalf of its nodes."""
         self._op = op
         self._lower(op, self)
 
     def rank(self, value: ir.Value) -> int:
-        """Return the rank of a value, which the rules have checked to be known."""
+        """Return the rank of a value; the check of its rule guarantees that it is known."""
         rank = self.facts.rank(value)
         if rank is None:
             raise ValueError(f"the rank of {value.name!r} is not known")
         return rank
 
     def layout(self, value: ir.Value) -> Perm:
-        """Return the order of axes that `value` was computed in."""
+        """Return the layout that `value` was computed in."""
         return self.primary.get(value.name or "", identity(self.rank(value)))
 
-    def knows(self, value: ir.Value) -> bool:
-        """Return whether a value is in this partition already."""
+    def has_value(self, value: ir.Value) -> bool:
+        """Return whether this partition has a slot for a value already."""
         return value.name in self._slots
 
-    def has(self, value: ir.Value, perm: Perm) -> bool:
-        """Return whether a value is there in this order without moving elements."""
+    def has_layout(self, value: ir.Value, perm: Perm) -> bool:
+        """Return whether a value is available in this layout without a copy."""
         if self.facts.is_constant(value):
             return True
         return perm in self._slots.get(value.name or "", {identity(self.rank(value)): None})
 
-    def at(self, value: ir.Value, perm: Perm | None = None, rank: int | None = None) -> Slot:
+    def slot_of(self, value: ir.Value, perm: Perm | None = None, rank: int | None = None) -> Slot:
         """Return a slot that holds `value`.
 
         Args:
             value: the value.
-            perm: the order of axes; None for ONNX's.
-            rank: for constants, a rank to fill up to with leading axes of 1; `perm` is of that.
+            perm: the layout of the slot; None for that of ONNX.
+            rank: for constants, the rank to extend to with leading axes of size 1; `perm` has it.
         """
         if self.facts.is_constant(value):
             return self._constant(value, perm, rank)
         name = value.name or ""
         if name not in self._slots:
-            slot = self._given(value)
-            computed = _computed(slot.dtype)
+            slot = self._external(value)
+            computed = _compute_dtype(slot.dtype)
             if computed != slot.dtype:
                 slot = self._insert(Convert(), [slot], Slot(name, computed))
                 self.set_exact(slot, self.facts.dtype(value))
@@ -115,7 +116,7 @@ class Builder:
         if perm is None:
             perm = identity(self.rank(value))
         if perm not in known:
-            # From the order that it was computed in: the others are copies of that.
+            # From the layout that it was computed in: slots of other layouts are copies of it.
             source = self.primary.get(name) or next(iter(known))
             moves = tuple(source.index(axis) for axis in perm)
             slot = Slot(name, known[source].dtype)
@@ -125,16 +126,16 @@ class Builder:
         return known[perm]
 
     def stored(self, value: ir.Value) -> Slot:
-        """Return a slot that holds a value in ONNX's order and of its own type."""
+        """Return a slot that holds a value in the layout and the dtype of ONNX."""
         name, dtype = value.name or "", storage_dtype(self.facts, value)
-        given = name not in self._slots or name in self._inputs or name in self._fixed
-        if given and not self.facts.is_constant(value):
-            return self._given(value)
-        slot = self.at(value)
+        external = name not in self._slots or name in self._inputs or name in self._fixed
+        if external and not self.facts.is_constant(value):
+            return self._external(value)
+        slot = self.slot_of(value)
         return slot if slot.dtype == dtype else self._insert(Convert(), [slot], Slot(name, dtype))
 
-    def _given(self, value: ir.Value) -> Slot:
-        """Return the slot of a value from outside of the partition."""
+    def _external(self, value: ir.Value) -> Slot:
+        """Return the slot of a value that is computed outside of the partition."""
         name = value.name or ""
         known = self._fixed if name in self.facts.fixed else self._inputs
         return known.setdefault(name, Slot(name, storage_dtype(self.facts, value)))
@@ -157,11 +158,11 @@ class Builder:
         return Slot(name, dense.dtype, dense)
 
     def new(self, value: ir.Value) -> Slot:
-        """Return a fresh slot for a value."""
+        """Return a new slot for a value."""
         return Slot(value.name or "", _numpy_dtype(self.facts, value))
 
     def scratch(self, value: ir.Value) -> Slot:
-        """Return a fresh slot for an intermediate result on the way to a value."""
+        """Return a new slot for an intermediate result in the computation of a value."""
         return Slot(f"{value.name} (part)", _numpy_dtype(self.facts, value))
 
     def compute(
@@ -171,11 +172,13 @@ class Builder:
         value: ir.Value,
         perm: Perm | None = None,
     ) -> Slot:
-        """Emit a computation whose result is `value`, its axes in the order `perm`."""
+        """Emit a computation of `value` in the layout `perm`; None for that of ONNX."""
         return self.emit(computation, operands, self.new(value), value, perm)
 
-    def part(self, computation: Computation, operands: Sequence[Slot], value: ir.Value) -> Slot:
-        """Emit a computation of an intermediate result on the way to `value`, of its dtype."""
+    def intermediate(
+        self, computation: Computation, operands: Sequence[Slot], value: ir.Value
+    ) -> Slot:
+        """Emit a computation of an intermediate result for `value`, of its dtype."""
         return self.emit(computation, operands, self.scratch(value))
 
     def emit(
@@ -186,7 +189,7 @@ class Builder:
         value: ir.Value | None = None,
         perm: Perm | None = None,
     ) -> Slot:
-        """Emit a computation; its output is `value`, laid out as `perm`, where given."""
+        """Emit a computation; its output holds `value`, if given, in the layout `perm`."""
         nodes: tuple[str, ...] = ()
         note = ""
         if self._op is not None:
@@ -221,37 +224,36 @@ class Builder:
         return output
 
     def set_exact(self, slot: Slot, dtype: ir.DataType | None) -> None:
-        """Note that all elements of a slot of float32 are representable in a narrow type."""
+        """Record that all elements of a float32 slot are representable in a narrow dtype."""
         if dtype in NARROW:
             self._exact[slot] = dtype
 
     def is_exact(self, slot: Slot, dtype: ir.DataType) -> bool:
-        """Return whether all elements of a slot of float32 surely are representable in `dtype`."""
+        """Return whether all elements of a float32 slot are known to be exact in `dtype`."""
         return self._exact.get(slot) == dtype
 
     def derived(self, slot: Slot, key: Hashable, computation: Computation, output: Slot) -> Slot:
-        """Return what a computation derives from a slot; those with the same key share it.
+        """Return a slot that is computed from another; equal keys share one computation.
 
-        It stands for no node, as a change of layout does.
+        The operation belongs to no node, as a change of layout.
 
         Args:
             slot: the operand.
-            key: distinguishes it from all else that is derived of the slot.
-            computation: what is computed, where nobody has asked before.
-            output: the slot of the result then.
+            key: identifies the computation among all that are derived from the slot.
+            computation: emitted for the first request.
+            output: the slot of its result.
         """
         return self.once((slot, key), lambda: self._insert(computation, [slot], output))
 
     def _ops(self) -> list[LoweredOp]:
         return [item for item in self._items if isinstance(item, LoweredOp)]
 
-    def maker(self, slot: Slot, reader: LoweredOp | None = None) -> LoweredOp | None:
-        """Return the operation that computes a slot, where only one operation reads it.
+    def sole_producer(self, slot: Slot, reader: LoweredOp | None = None) -> LoweredOp | None:
+        """Return the operation that computes a slot, if only one operation reads it.
 
         Args:
-            slot: the slot; one value lies there, which one node reads.
-            reader: the operation of that node, where it has one already; no other one reads the
-                slot.
+            slot: the slot; None is returned unless it holds one value that one node reads.
+            reader: the operation of that node, if it is emitted already.
         """
         values = self._values.get(slot, [])
         if len(values) != 1 or self.facts.only_user(values[0]) is None:
@@ -262,18 +264,18 @@ class Builder:
         return next((op for op in ops if op.output is slot), None)
 
     def writers(self, slot: Slot) -> list[LoweredOp]:
-        """Return the operations that write a slot, in order; none where one reads it already."""
+        """Return the operations that write a slot, in order; none if one reads it already."""
         ops = self._ops()
         if any(slot in op.operands for op in ops):
             return []
         return [op for op in ops if op.output is slot]
 
     def value_of(self, slot: Slot) -> ir.Value:
-        """Return a value that lies in a slot, whose operation `maker` has returned."""
+        """Return a value that a slot holds; for slots whose `sole_producer` is not None."""
         return self._values[slot][0]
 
     def substitute(self, old: LoweredOp, new: LoweredOp) -> None:
-        """Put an operation in the place of another one with the same output."""
+        """Replace an operation by another one with the same output."""
         self._items[self._items.index(old)] = new
 
     def replace(
@@ -284,9 +286,9 @@ class Builder:
         value: ir.Value,
         perm: Perm,
     ) -> None:
-        """Emit a computation in place of operations whose outputs nobody else needs.
+        """Replace operations, whose outputs have no other readers, by one computation.
 
-        It comes last, since it may read what was computed after the others.
+        It is appended, since it may read slots that are computed after the replaced operations.
         """
         outputs = [item.output for item in old]
         self._items = [item for item in self._items if item not in old]
@@ -298,16 +300,16 @@ class Builder:
         origin = self.origins.get(old[0].output)
         slot = self._insert(computation, operands, self.new(value), perm, nodes, note)
         if origin is not None:
-            self.origins[slot] = origin  # its constants may turn out not to fit
+            self.origins[slot] = origin  # packing may find that its constants do not fit
         self.alias(value, slot, perm)
 
     def alias(self, value: ir.Value, slot: Slot, perm: Perm | None = None) -> None:
-        """Note that a slot holds `value`."""
+        """Record that a slot holds `value` in the layout `perm`; None for that of ONNX."""
         order = identity(self.rank(value)) if perm is None else perm
         if len(order) != self.rank(value):
             raise BackendError(
                 f"value {value.name!r} is declared with {self.rank(value)} dimensions, but its "
-                f"operator gives {len(order)}"
+                f"operator computes {len(order)}"
             )
         self.primary.setdefault(value.name or "", order)
         self._place(value, slot, order)
@@ -316,10 +318,10 @@ class Builder:
         name = value.name or ""
         self._slots.setdefault(name, {})[perm] = slot
         self._values.setdefault(slot, []).append(value)
-        self._places.append(Place(name, slot, perm))
+        self._places.append(ValueLayout(name, slot, perm))
 
     def observe(self, values: Sequence[ir.Value]) -> None:
-        """Emit a meter for each of the values just computed that is observed."""
+        """Emit an `Observe` for each of the values that is to be observed."""
         for value in values:
             name = value.name or ""
             slots = self._slots.get(name, {})
@@ -327,22 +329,22 @@ class Builder:
                 slot = next(iter(slots.values()))
                 self._insert(Observe(name), [slot], Slot(name, slot.dtype))
 
-    def once(self, key: Hashable, make: Callable[[], Slot]) -> Slot:
-        """Return the result of `make`, which is called the first time only."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def once(self, key: Hashable, emit: Callable[[], Slot]) -> Slot:
+        """Return the slot for a key; `emit` is called for the first request only."""
+        if key not in self._cached:
+            self._cached[key] = emit()
+        return self._cached[key]
 
     def add_shape_node(self, node: ShapeNode) -> None:
-        """Add shape arithmetic."""
+        """Append shape arithmetic."""
         self._items.append(node)
 
     def finish(self, outputs: Sequence[ir.Value]) -> LoweredPartition:
-        """Return the partition; `outputs` are the values that others read of it."""
+        """Return the partition; `outputs` are the values that are read outside of it."""
         self._op = None
-        given = {value.name or "": self.stored(value) for value in outputs}
+        stored = {value.name or "": self.stored(value) for value in outputs}
         return LoweredPartition(
-            tuple(self._items), self._inputs, given, self._fixed, tuple(self._places)
+            tuple(self._items), self._inputs, stored, self._fixed, tuple(self._places)
         )
 
 
@@ -351,14 +353,14 @@ def _name(node: ir.Node) -> str:
 
 
 def _numpy_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
-    """Give the type that a value is computed with."""
-    return _computed(storage_dtype(facts, value))
+    """Return the dtype of slots that hold a value inside of a partition."""
+    return _compute_dtype(storage_dtype(facts, value))
 
 
-def _computed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Give the type that elements of a type are computed with.
+def _compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that values of a dtype are computed in.
 
-    Bytes from 0 to 255 are int8 with their highest bit turned: kernels for int8 take them then.
+    uint8 is stored as int8 (XOR 0x80), so that int8 kernels compute it.
     """
     if dtype == np.uint8:
         return np.dtype(np.int8)
@@ -366,7 +368,7 @@ def _computed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def storage_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
-    """Give the type that a value has outside of partitions."""
+    """Return the dtype of a value outside of partitions, that of the model."""
     dtype = facts.dtype(value)
     if dtype is None:
         raise ValueError(f"the element type of {value.name!r} is not known")

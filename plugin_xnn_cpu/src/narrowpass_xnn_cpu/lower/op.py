@@ -1,4 +1,4 @@
-"""Operations as they are lowered: one ONNX node, or several that are computed as one."""
+"""Operations before lowering: one ONNX node, or several that were fused."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 @dataclass
 class Op(planning.Op):
-    """What is lowered as one, with what is fused into it.
+    """An operation that a rule lowers, with its fused epilogue.
 
     Attributes:
-        limits: what the output is clamped to.
-        function: what is applied to the output; one of `epilogue.FUNCTIONS`.
-        residual: what is added to the output; None for nothing.
-        residual_fits: whether that surely has the shape of the output.
-        residual_last: whether it is added after the function, or the limits.
-        otherwise: what is done instead, one after the other, where constants turn out not to fit.
-        unfit: why it is not computed with bytes; empty where nobody meant it to be.
+        limits: the clipping range of the output.
+        function: applied to the output; one of `epilogue.FUNCTIONS`.
+        residual: added to the output; None for nothing.
+        residual_fits: whether the residual is known to have the shape of the output.
+        residual_last: whether the residual is added after the function and the clipping.
+        float_ops: float32 operations that are lowered instead, in order, if constants do not fit
+            the int8 kernel.
+        unfit: why it is computed in float32 and not in int8; empty for a float32 operation.
     """
 
     limits: Range = UNBOUNDED
@@ -34,51 +35,51 @@ class Op(planning.Op):
     residual: ir.Value | None = None
     residual_fits: bool = True
     residual_last: bool = False
-    otherwise: Sequence[Op] = ()
+    float_ops: Sequence[Op] = ()
     unfit: str = ""
 
     def reads(self) -> list[ir.Value]:
-        """Return the values that it reads, the residual included; each once."""
+        """Return the distinct values that it reads, the residual included."""
         residual = [] if self.residual is None else [self.residual]
         return list(dict.fromkeys([*super().reads(), *residual]))
 
     @property
     def accumulate(self) -> str:
-        """What its sums are to be kept in, as the model says; empty where it does not."""
+        """The dtype of accumulators that the model requests; empty if it requests none."""
         return next((a for n in self.nodes if (a := n.metadata_props.get(ACCUMULATE))), "")
 
     @property
     def activations(self) -> str:
-        """How its activations are to be quantized, as the model says; empty where it does not."""
+        """The quantization of activations that the model requests; empty if it requests none."""
         return next((a for n in self.nodes if (a := n.metadata_props.get(ACTIVATIONS))), "")
 
     @property
     def clamped(self) -> bool:
-        """Whether the output has bounds."""
+        """Whether the output is clamped."""
         return self.limits != (-math.inf, math.inf)
 
     @property
     def epilogue(self) -> Epilogue:
-        """What becomes of sums."""
+        """The epilogue that is applied to accumulators."""
         order = "after" if self.residual_last else "before"
         return Epilogue(self.function, self.limits, "" if self.residual is None else order)
 
 
-def needs_floats(op: Op, facts: Facts, count: int = 1) -> str | None:
-    """Check that the first `count` inputs are float32 tensors of known, possible rank."""
+def check_floats(op: Op, facts: Facts, count: int = 1) -> str | None:
+    """Check that the first `count` inputs are float tensors of known, supported rank."""
     for value in op.inputs[:count]:
         if value is None:
             continue
-        reason = needs(value, facts, ir.DataType.FLOAT)
+        reason = check_dtype(value, facts, ir.DataType.FLOAT)
         if reason:
             return reason
     return None
 
 
-def needs(value: ir.Value, facts: Facts, *dtypes: ir.DataType) -> str | None:
-    """Check that a value is a tensor of one of `dtypes`, of known, possible rank.
+def check_dtype(value: ir.Value, facts: Facts, *dtypes: ir.DataType) -> str | None:
+    """Check that a value is a tensor of one of `dtypes`, of known, supported rank.
 
-    Narrow floats are taken where float32 is: they are widened on the way in.
+    Narrow floats are accepted where float32 is: they are upcast on entry to a partition.
     """
     dtype = facts.dtype(value)
     if dtype is None:
@@ -91,5 +92,5 @@ def needs(value: ir.Value, facts: Facts, *dtypes: ir.DataType) -> str | None:
     if rank is None:
         return f"the rank of {value.name!r} is not known"
     if rank > 6:
-        return f"{value.name!r} has {rank} dimensions; XNNPACK takes 6 at most"
+        return f"{value.name!r} has {rank} dimensions; XNNPACK supports 6 at most"
     return None

@@ -1,4 +1,4 @@
-"""Rules: how the operations of one kind are lowered."""
+"""Lowering rules: the check and the lowering function of one kind of operation."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Check = Callable[[Op, Facts], str | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """How an operator is lowered.
+    """A lowering rule.
 
     Attributes:
         kind: the operator, or the lower-case name of a fused pattern.
         check: returns the reason why an operation of this kind cannot be lowered.
         lower: emits the operation to a builder.
-        clamps: whether `Op.limits` are supported.
-        ends: returns whether an operation that can be lowered takes an epilogue: `Op.function` and
-            `Op.residual`; None where none of this kind does.
+        fuses_clamp: whether `Op.limits` are supported.
+        fuses_epilogue: returns whether the kernel of an operation supports an epilogue:
+            `Op.function` and `Op.residual`; None where no kernel of this kind does.
         domain: of the operator; empty for ONNX's own and for patterns.
     """
 
     kind: str
     check: Check
     lower: Callable[[Op, Builder], None]
-    clamps: bool = False
-    ends: Callable[[Op, Facts], bool] | None = None
+    fuses_clamp: bool = False
+    fuses_epilogue: Callable[[Op, Facts], bool] | None = None
     domain: str = ""
 
 
@@ -39,9 +39,9 @@ def rules(
     *kinds: str,
     check: Check,
     lower: Callable[[Op, Builder], None],
-    clamps: bool = False,
-    ends: Callable[[Op, Facts], bool] | None = None,
+    fuses_clamp: bool = False,
+    fuses_epilogue: Callable[[Op, Facts], bool] | None = None,
     domain: str = "",
 ) -> tuple[Rule, ...]:
-    """Return the rules of several kinds that are lowered alike; see `Rule`."""
-    return tuple(Rule(kind, check, lower, clamps, ends, domain) for kind in kinds)
+    """Return one rule for each kind, with the same check and lowering; see `Rule`."""
+    return tuple(Rule(kind, check, lower, fuses_clamp, fuses_epilogue, domain) for kind in kinds)

@@ -1,4 +1,4 @@
-"""All rules: whether an operation can be lowered, and lowering it."""
+"""The table of all lowering rules, and its use."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from narrowpass_xnn_cpu.lower.elementwise import (
     reduction,
 )
 from narrowpass_xnn_cpu.lower.int8 import (
-    channels,
     computed_integers,
     conversion,
+    int16,
     integers,
-    product,
-    sixteen,
+    per_channel,
     tables,
 )
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
+from narrowpass_xnn_cpu.lower.int8 import matmul as int8_matmul
 from narrowpass_xnn_cpu.lower.matmul import constant, recurrent
 from narrowpass_xnn_cpu.lower.movement import axes, concat, indexing, padding, reshape, scattering
 from narrowpass_xnn_cpu.lower.norm import batch_norm, group_norm, layer_norm, rows
@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (
     *attention.RULES,
     *kv_cache.RULES,
     *cast.RULES,
-    *channels.RULES,
+    *per_channel.RULES,
     *comparison.RULES,
     *computed_integers.RULES,
     *conversion.RULES,
@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (
     *indexing.RULES,
     *int8_convolution.RULES,
     *int8_elementwise.RULES,
-    *product.RULES,
+    *int8_matmul.RULES,
     *integers.RULES,
     *concat.RULES,
     *layer_norm.RULES,
@@ -69,27 +69,28 @@ RULES: tuple[Rule, ...] = (
     *rows.RULES,
     *scattering.RULES,
     *axes.RULES,
-    *sixteen.RULES,
+    *int16.RULES,
     *tables.RULES,
     *lowering.RULES,
 )
-"""All rules. An operation is lowered by the one of its kind and domain."""
+"""All rules, in one explicit table. An operation is lowered by the rule of its kind and domain."""
 
 BY_KIND = {rule.kind: rule for rule in RULES}
 
 NATIVE = frozenset({("", "TensorScatter")})
-"""Operators of transformers, by domain and type, that are lowered as they are."""
+"""Operators, by domain and type, that are lowered directly and not expanded before."""
 
 
 MICROSOFT = "com.microsoft"
-"""The domain of operators that the reference evaluator has not."""
+"""The domain of contrib operators, which the reference evaluator does not implement."""
 
 
 def expand_checked(model: ir.Model) -> None:
-    """Give values types, and write operators of transformers as those that there are rules for.
+    """Expand operators without a rule into operators with rules, and infer types.
 
     Raises:
-        BackendError: one that asks for what nothing computes; the message says what.
+        BackendError: a contrib operator with options that no expansion supports; the message names
+            the node and the option.
     """
     for found in expand(model, keep=NATIVE, subgraphs=False):
         if found.reason and found.domain == MICROSOFT:
@@ -100,7 +101,7 @@ def expand_checked(model: ir.Model) -> None:
 
 
 def reason(op: Op, facts: Facts) -> str | None:
-    """Give the reason why an operation has no native kernel; None where it has."""
+    """Return why an operation has no native kernel; None if it can be lowered."""
     domain = op.nodes[0].domain
     rule = BY_KIND.get(op.kind)
     if domain and (rule is None or rule.domain != domain):
@@ -126,20 +127,20 @@ def reason(op: Op, facts: Facts) -> str | None:
         if rank is None:
             return f"the rank of {output.name!r} is not known"
         if rank > 6:
-            return f"its output has {rank} dimensions; XNNPACK takes 6 at most"
+            return f"its output has {rank} dimensions; XNNPACK supports 6 at most"
     return None
 
 
 def emit(op: Op, builder: Builder) -> None:
-    """Emit an operation by the rule of its kind."""
+    """Emit an operation with the rule of its kind."""
     BY_KIND[op.kind].lower(op, builder)
 
 
 def lower(op: Op, builder: Builder) -> None:
-    """Lower an operation that `reason` has found no fault with.
+    """Lower an operation for which `reason` is None.
 
     Raises:
-        BackendError: it cannot be; the message names the node.
+        BackendError: it cannot be lowered; the message names the node.
     """
     try:
         builder.lower(op)

@@ -1,4 +1,4 @@
-"""Vectors of sizes as a graph computes them, element by element, before any size is known."""
+"""Symbolic shapes: elements of shape vectors that follow from the graph before sizes are known."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import onnx_ir as ir
 from narrowpass_planning.graph.facts import Facts
 
 Size = int | str | tuple[str, str, int]
-"""A number; the name of a dimension of the inputs; or, by name and index, one of a value's
-dimensions or elements of which nothing else is known. What is equal is of equal size."""
+"""A symbolic size: a number; the name of a dimension of the inputs; or an unknown, identified by
+("dim" or "element", name of the value, index). Equal symbols have equal sizes."""
 
-_MOST = 16
-"""Elements of the longest vector that is looked at."""
+_MAX_ELEMENTS = 16
+"""Longest vector whose elements are followed."""
 
 
 def dimensions(value: ir.Value | None, facts: Facts) -> list[Size] | None:
-    """Give the dimensions of a value; None where its rank is not known."""
+    """Return the symbolic dimensions of a value; None if its rank is not known."""
     dims = facts.dims(value)
     if value is None or dims is None:
         return None
@@ -30,43 +30,47 @@ def dimensions(value: ir.Value | None, facts: Facts) -> list[Size] | None:
     node = value.producer()
     if node is None or node.domain or all(isinstance(size, int | str) for size in known):
         return known
-    made: list[Size] | None = None
+    inferred: list[Size] | None = None
     if node.op_type == "Reshape":
-        made = reshaped(node, facts)
+        inferred = reshaped(node, facts)
     elif node.op_type == "Transpose":
         given, perm = dimensions(node.inputs[0], facts), node.attributes.get("perm")
         if given is not None and perm is not None and len(given) == len(perm.as_ints()):
-            made = [given[axis] for axis in perm.as_ints()]
-    if made is None or len(made) != len(known):
+            inferred = [given[axis] for axis in perm.as_ints()]
+    if inferred is None or len(inferred) != len(known):
         return known
     return [
         other if not isinstance(size, int) and other != -1 else size
-        for size, other in zip(known, made, strict=True)
+        for size, other in zip(known, inferred, strict=True)
     ]
 
 
 def elements_of(value: ir.Value | None, facts: Facts) -> list[Size] | None:
-    """Give the elements of a small vector or number of integers; None where that is not known."""
+    """Return the symbolic elements of a small vector or scalar of integers; None if not known."""
     if value is None:
         return None
     if facts.is_constant(value):
         array = facts.constant(value)
-        if array is None or array.size > _MOST or array.dtype.kind not in "iu":
+        if array is None or array.size > _MAX_ELEMENTS or array.dtype.kind not in "iu":
             return None
         return [int(item) for item in array.reshape(-1)]
     node = value.producer()
-    found = None if node is None or node.domain else _made(node, facts)
+    found = None if node is None or node.domain else _propagated(node, facts)
     dims = facts.dims(value)
     if dims is None or not all(isinstance(dim, int) for dim in dims):
         return found
     count = math.prod(dim for dim in dims if isinstance(dim, int))
     if found is not None:
         return found if len(found) == count else None
-    return [("element", value.name or "", at) for at in range(count)] if count <= _MOST else None
+    return (
+        [("element", value.name or "", at) for at in range(count)]
+        if count <= _MAX_ELEMENTS
+        else None
+    )
 
 
-def _made(node: ir.Node, facts: Facts) -> list[Size] | None:
-    """Give the elements of what a node makes, if it only moves sizes."""
+def _propagated(node: ir.Node, facts: Facts) -> list[Size] | None:
+    """Return the elements of the result of a node that moves sizes without arithmetic."""
     if node.op_type == "Shape":
         sizes = dimensions(node.inputs[0], facts)
         after = node.attributes.get("end")
@@ -76,7 +80,7 @@ def _made(node: ir.Node, facts: Facts) -> list[Size] | None:
         parts = [elements_of(given, facts) for given in node.inputs]
         return None if None in parts else [item for part in parts for item in part or ()]
     if node.op_type == "Where":
-        return _chosen(node, facts)
+        return _where(node, facts)
     given = elements_of(node.inputs[0], facts) if node.inputs else None
     if given is None:
         return None
@@ -100,8 +104,8 @@ def _made(node: ir.Node, facts: Facts) -> list[Size] | None:
     return None
 
 
-def _chosen(node: ir.Node, facts: Facts) -> list[Size] | None:
-    """Give the elements of Where(a == b, x, y), if all of a and b tell whether they are equal."""
+def _where(node: ir.Node, facts: Facts) -> list[Size] | None:
+    """Return the elements of Where(a == b, x, y), if each a == b is decidable."""
     equal = None if node.inputs[0] is None else node.inputs[0].producer()
     if equal is None or equal.op_type != "Equal" or equal.domain:
         return None
@@ -121,7 +125,7 @@ def _chosen(node: ir.Node, facts: Facts) -> list[Size] | None:
 
 
 def _equal(one: Size, other: Size) -> bool | None:
-    """Tell whether two sizes are equal; None where that is not known."""
+    """Return whether two sizes are equal; None if that is not known."""
     if one == other:
         return True
     if isinstance(one, int) and isinstance(other, int):
@@ -133,7 +137,7 @@ def _equal(one: Size, other: Size) -> bool | None:
 
 
 def reshaped(node: ir.Node, facts: Facts) -> list[Size] | None:
-    """Give the dimensions that a Reshape makes; a -1 stays where what it is does not follow."""
+    """Return the symbolic shape of the result of a Reshape; -1 stays if it cannot be inferred."""
     copies = not node.attributes.get_int("allowzero", 0)
     return reshaped_to(node.inputs[0], node.inputs[1], facts, copies=copies)
 
@@ -141,20 +145,20 @@ def reshaped(node: ir.Node, facts: Facts) -> list[Size] | None:
 def reshaped_to(
     value: ir.Value | None, target: ir.Value | None, facts: Facts, *, copies: bool
 ) -> list[Size] | None:
-    """Give the dimensions that a target means for a value.
+    """Return the symbolic shape of a value after a Reshape to a target.
 
     Args:
-        value: what is reshaped.
-        target: the dimensions.
+        value: the input of the Reshape.
+        target: the target shape.
         facts: of the graph.
-        copies: whether a 0 is the value's dimension.
+        copies: whether 0 copies the dimension of the input (``allowzero`` is 0).
     """
-    made = elements_of(target, facts)
+    shape = elements_of(target, facts)
     given = dimensions(value, facts)
-    if made is None or (0 in made and not copies):
+    if shape is None or (0 in shape and not copies):
         return None
     result: list[Size] = []
-    for axis, size in enumerate(made):
+    for axis, size in enumerate(shape):
         if size == 0 and (given is None or axis >= len(given)):
             return None
         result.append(given[axis] if size == 0 and given is not None else size)
@@ -165,17 +169,17 @@ def reshaped_to(
     return result
 
 
-def _remaining(given: Sequence[Size], made: Sequence[Size]) -> Size | None:
-    """Give the size that makes up for what is missing; None where that is no one size."""
+def _remaining(given: Sequence[Size], others: Sequence[Size]) -> Size | None:
+    """Return the size of the -1 in a Reshape, given all others; None if it is no single symbol."""
     rest = [size for size in given if not isinstance(size, int)]
-    for size in made:
+    for size in others:
         if isinstance(size, int):
             continue
         if size not in rest:
             return None
         rest.remove(size)
     before, after = (
-        math.prod(size for size in sizes if isinstance(size, int)) for sizes in (given, made)
+        math.prod(size for size in sizes if isinstance(size, int)) for sizes in (given, others)
     )
     if not before or not after or before % after:
         return None
@@ -184,13 +188,15 @@ def _remaining(given: Sequence[Size], made: Sequence[Size]) -> Size | None:
     return before // after
 
 
-def keeps(reshape: ir.Node, given: Sequence[Size], last: Sequence[Size], facts: Facts) -> bool:
-    """Tell whether a Reshape leaves leading axes as they are and makes `last` of the others.
+def keeps_leading(
+    reshape: ir.Node, given: Sequence[Size], last: Sequence[Size], facts: Facts
+) -> bool:
+    """Return whether a Reshape keeps leading axes and reshapes all others to `last`.
 
     Args:
-        reshape: what makes as many elements as it takes.
+        reshape: the node.
         given: the sizes of the leading axes.
-        last: what the target is to have behind them.
+        last: the expected sizes of the other axes in the target.
         facts: of the graph.
     """
     target = elements_of(reshape.inputs[1], facts)
@@ -203,7 +209,7 @@ def keeps(reshape: ir.Node, given: Sequence[Size], last: Sequence[Size], facts: 
     return kept and all(size in (-1, other) for size, other in behind)
 
 
-def times(sizes: Sequence[Size]) -> int | None:
-    """Give the product of sizes; None where not all are numbers."""
+def element_count(sizes: Sequence[Size]) -> int | None:
+    """Return the number of elements of a symbolic shape; None if not all sizes are numbers."""
     numbers = [size for size in sizes if isinstance(size, int)]
     return math.prod(numbers) if len(numbers) == len(sizes) else None

@@ -1,10 +1,10 @@
-"""The stages of lowering, each as a plan that can be printed; none of them packs anything.
+"""The stages of lowering, each as a printable plan; no stage packs weights.
 
 ``canonicalize``
-    the graph as it is lowered: types inferred, functions inlined, operators of other domains
-    expanded, branches that follow from shapes chosen;
+    the input of lowering: types inferred, functions inlined, operators of other domains
+    expanded, branches whose condition follows from shapes resolved;
 ``fuse``
-    nodes joined to the operations that are computed as one, with their epilogues;
+    nodes fused into operations, with their epilogues;
 ``partition``
     operations assigned to native partitions, the host, shapes and weights, with reasons, and
     scheduled;
@@ -26,7 +26,7 @@ from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.partitioner.assign import assign
-from narrowpass_planning.partitioner.assigned import Assigned, Where
+from narrowpass_planning.partitioner.assignment import Assignment, Target
 from narrowpass_planning.partitioner.schedule import schedule
 from narrowpass_planning.program.lowering import Source
 from narrowpass_planning.program.units import is_native, outputs_of, shape_node
@@ -43,7 +43,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 STAGES = ("canonicalize", "fuse", "partition", "layout", "select")
 
-_PLACES = {Where.HOST: "host", Where.SHAPES: "shapes", Where.WEIGHTS: "weights"}
+_PLACES = {Target.HOST: "host", Target.SHAPES: "shapes", Target.WEIGHTS: "weights"}
 
 
 def plan_of(
@@ -54,7 +54,7 @@ def plan_of(
     *,
     winograd: bool = True,
 ) -> LoweredPlan:
-    """Return what a stage decides for a method.
+    """Return the plan of a method after a stage.
 
     Args:
         stage: one of `STAGES`.
@@ -125,7 +125,7 @@ class _Stages:
                 continue
             items = [
                 shape_node(entry.op, self._facts, self._model)
-                if entry.where is Where.SHAPES
+                if entry.target is Target.SHAPES
                 else entry.op
                 for entry in unit.ops
             ]
@@ -143,19 +143,19 @@ class _Stages:
             sections.append(dataclasses.replace(section, facts=facts))
         return sections
 
-    def _weights(self, assigned: Sequence[Assigned[Op]]) -> Section:
-        return self._section("weights", [e for e in assigned if e.where is Where.WEIGHTS])
+    def _weights(self, assigned: Sequence[Assignment[Op]]) -> Section:
+        return self._section("weights", [e for e in assigned if e.target is Target.WEIGHTS])
 
-    def _host(self, entries: Sequence[Assigned[Op]]) -> list[Section]:
+    def _host(self, entries: Sequence[Assignment[Op]]) -> list[Section]:
         return [
-            self._section(_PLACES[where], [e for e in entries if e.where is where])
-            for where in (Where.SHAPES, Where.HOST)
+            self._section(_PLACES[where], [e for e in entries if e.target is where])
+            for where in (Target.SHAPES, Target.HOST)
         ]
 
-    def _section(self, place: str, entries: Sequence[Op | Assigned[Op]]) -> Section:
+    def _section(self, place: str, entries: Sequence[Op | Assignment[Op]]) -> Section:
         return Section(place, tuple(self._graph_op(entry) for entry in entries))
 
-    def _graph_op(self, entry: Op | Assigned[Op]) -> GraphOp:
+    def _graph_op(self, entry: Op | Assignment[Op]) -> GraphOp:
         op, reason = (entry, "") if isinstance(entry, Op) else (entry.op, entry.reason)
         names = (
             node.name or next((v.name for v in node.outputs if v.name), "") for node in op.nodes

@@ -1,4 +1,4 @@
-"""Computations that several families use."""
+"""Computations that several operator families share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.meter import NativeMeter
+from narrowpass_xnn_cpu.native.runtime.meter import NativeMeter
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement
 
@@ -23,7 +23,7 @@ class Unary(Computation):
     """An elementwise operator of XNNPACK with one operand.
 
     Attributes:
-        function: XNNPACK's name of it.
+        function: the name in XNNPACK.
         parameters: of the function.
     """
 
@@ -54,7 +54,7 @@ class Binary(Computation):
     """An elementwise operator of XNNPACK with two operands, which broadcast.
 
     Attributes:
-        function: XNNPACK's name of it.
+        function: the name in XNNPACK.
     """
 
     mnemonic = "binary"
@@ -80,7 +80,7 @@ class Binary(Computation):
 
 
 OFFSET_128 = bytes(byte ^ 0x80 for byte in range(256))
-"""The table between int8 and uint8 with an offset of 128."""
+"""The lookup table that converts int8 to uint8, and back, by an offset of 128."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Lookup(Computation):
     """A function of int8 or uint8 by a lookup table.
 
     Attributes:
-        table: 256 entries, indexed by the byte without a sign.
+        table: 256 entries, indexed by the operand as uint8.
     """
 
     mnemonic = "lookup"
@@ -101,7 +101,7 @@ class Lookup(Computation):
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), self.table))
+        return Run(shape, "NP_TABLE", params=kernels.lookup_table(elements(shape), self.table))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Convert(Computation):
             return Run(shape)
         source, target = step.op.operands[0].dtype, step.op.output.dtype
         if target.itemsize == 1:
-            return Run(shape, "NP_TABLE", params=kernels.table(elements(shape), OFFSET_128))
+            return Run(shape, "NP_TABLE", params=kernels.lookup_table(elements(shape), OFFSET_128))
         params = kernels.convert(elements(shape), source.name, target.name)
         return Run(shape, "NP_CONVERT", params=params)
 
@@ -147,13 +147,13 @@ class RoundTo(Computation):
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        params = kernels.rounding(elements(shape), self.dtype.name)
+        params = kernels.round_to(elements(shape), self.dtype.name)
         return Run(shape, "NP_CONVERT", params=params)
 
 
 @dataclass(frozen=True)
 class Observe(Computation):
-    """A meter of a value where it lies, in any order of axes.
+    """Collects the statistics of a value, in any layout.
 
     Attributes:
         value: the value's name; the slot may hold others too.
@@ -175,14 +175,14 @@ class Observe(Computation):
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension that follows from others: the product of `axes`, times `times`, over `over`."""
+    """A dimension of a reshaped tensor: the sizes of `axes` and `times` multiplied, over `over`."""
 
     axes: tuple[int, ...] = ()
     times: int = 1
     over: int = 1
 
     def of(self, shape: Shape) -> int:
-        """Return the dimension for a shape."""
+        """Return the dimension for an input shape."""
         return math.prod(shape[axis] for axis in self.axes) * self.times // self.over
 
 
@@ -193,7 +193,7 @@ def axes_of(*axes: int) -> tuple[Dim, ...]:
 
 @dataclass(frozen=True)
 class Reshape(Computation):
-    """The same elements in the same order with other dimensions: never a copy.
+    """A view of the operand with other dimensions.
 
     Attributes:
         dims: of the result.
@@ -211,17 +211,17 @@ class Reshape(Computation):
         return Run(result, view=0)
 
 
-def lead(rank: int, full: int) -> Reshape:
-    """Return what adds leading axes of size 1 to a tensor of `rank`, up to `full` axes."""
+def add_leading_axes(rank: int, full: int) -> Reshape:
+    """Return the view that extends a tensor of `rank` by leading axes of size 1 to `full` axes."""
     return Reshape((*(Dim(),) * (full - rank), *axes_of(*range(rank))))
 
 
 @dataclass(frozen=True)
 class DropAxes(Computation):
-    """A tensor without some axes of size 1: never a copy.
+    """A view of the operand without some axes of size 1.
 
     Attributes:
-        axes: of the operand, as it lies.
+        axes: in the layout of the operand.
     """
 
     mnemonic = "drop_axes"
@@ -238,7 +238,7 @@ class DropAxes(Computation):
 
 @dataclass(frozen=True)
 class Transpose(Computation):
-    """A change of the order of axes; free where only axes of size 1 change places.
+    """A transpose; a view if only axes of size 1 change places.
 
     Attributes:
         perm: axis i of the result is axis ``perm[i]`` of the operand.
@@ -261,10 +261,10 @@ class Transpose(Computation):
         moved = [axis for axis in self.perm if shape[axis] != 1]
         if moved == sorted(moved):
             return Run(result, view=0)
-        planes = _planes(shape, self.perm)
+        planes = _interleaved_planes(shape, self.perm)
         itemsize = step.op.output.dtype.itemsize
         if planes is not None and itemsize in (1, 4):
-            return Run(result, "NP_NCHW_TO_NHWC", params=kernels.interleave(*planes, itemsize))
+            return Run(result, "NP_NCHW_TO_NHWC", params=kernels.nchw_to_nhwc(*planes, itemsize))
         if step.packed is not None and len(shape) <= 6:
             step.packed.reshape(shape, self.perm, sizing.pool)
             return Run(result, step.packed.call, step.packed)
@@ -278,8 +278,8 @@ class Transpose(Computation):
         return Run(result, "NP_COPY", params=params)
 
 
-def _planes(shape: Shape, perm: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return images, channels and pixels, where few planes are to become pixels."""
+def _interleaved_planes(shape: Shape, perm: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return images, channels and pixels of an NCHW to NHWC transpose with 2 to 4 channels."""
     rank = len(shape)
     if rank < 3 or tuple(perm) != (0, *range(2, rank), 1) or not 2 <= shape[1] <= 4:
         return None

@@ -1,4 +1,4 @@
-"""Native units: their operations are lowered to one partition, and packed."""
+"""Lowering and packing of a native unit, which becomes one partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.lowering import Source
 from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.int8.offsets import with_offsets
+from narrowpass_xnn_cpu.lower.int8.offsets import store_with_offsets
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition, UnfitConstantsError
 
@@ -30,7 +30,7 @@ class UnitLowering:
         """Return the builder and the partition.
 
         Args:
-            unfit: why constants of operations do not fit int8 kernels, by the first output.
+            unfit: why constants do not fit int8 kernels, by the first output of the operation.
 
         Raises:
             BackendError: an operation that cannot be lowered; the message names its node.
@@ -42,12 +42,13 @@ class UnitLowering:
                 continue
             rules.lower(item, builder)
             builder.observe(item.outputs)
-        return builder, with_offsets(builder.finish(self._source.outputs))
+        return builder, store_with_offsets(builder.finish(self._source.outputs))
 
     def pack(self) -> Partition:
-        """Lower and pack the operations; those whose constants are unfit without int8.
+        """Lower and pack the operations; those whose constants do not fit int8 kernels in float32.
 
-        Constants are read when they are packed: what a weights cache has was found fit before.
+        Constants are read, and checked, when they are packed. Weights in the cache were checked
+        when they were packed first.
 
         Raises:
             BackendError: an operation that cannot be lowered; the message names its node.
@@ -63,4 +64,4 @@ class UnitLowering:
                 for lowered, reason in error.reasons.items():
                     unfit.setdefault(builder.origins[lowered.output].output.name or "", reason)
                 if len(unfit) == before:
-                    raise BackendError(f"no kernel takes these constants: {error}") from error
+                    raise BackendError(f"no kernel supports these constants: {error}") from error

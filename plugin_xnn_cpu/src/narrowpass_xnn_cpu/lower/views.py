@@ -1,4 +1,4 @@
-"""Operands that are read by strides, in whatever order their axes lie."""
+"""Strided views of operands in any layout."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from narrowpass_xnn_cpu.native import kernels
 
 
 class View:
-    """An operand with its axes in ONNX's order, wherever they lie.
+    """A strided view of an operand, with axes in the order of ONNX.
 
     Args:
-        lies: its shape as it lies in memory, dense.
-        perm: the order that its axes lie in.
+        physical: the shape in memory, dense.
+        perm: the layout.
 
     Attributes:
-        shape: with its axes in ONNX's order.
-        steps: strides in elements, in that order; 0 along axes of size 1.
+        shape: in the order of ONNX.
+        steps: strides in elements, in the same order; 0 along axes of size 1.
     """
 
-    def __init__(self, lies: Shape, perm: Perm) -> None:
-        steps = kernels.dense_strides(lies)
+    def __init__(self, physical: Shape, perm: Perm) -> None:
+        steps = kernels.dense_strides(physical)
         places = [perm.index(axis) for axis in range(len(perm))]
-        self.shape = tuple(lies[place] for place in places)
-        self.steps = [0 if lies[place] == 1 else steps[place] for place in places]
+        self.shape = tuple(physical[place] for place in places)
+        self.steps = [0 if physical[place] == 1 else steps[place] for place in places]
 
     def expand(self, target: Sequence[int]) -> None:
-        """Repeat what has size 1 for a target that has an axis more, before the last two."""
+        """Broadcast to a target that has one axis more, before the last two."""
         self.shape = broadcast(self.shape, (*target[:2], *target[3:]))
 
     def strides(self) -> list[int]:
-        """Give five strides; 0 along axes that are broadcast."""
+        """Return the strides of five axes; 0 along broadcast axes."""
         return [0] * (5 - len(self.steps)) + self.steps

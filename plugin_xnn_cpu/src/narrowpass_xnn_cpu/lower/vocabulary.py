@@ -1,8 +1,7 @@
-"""What a printed plan may name: all computations, and the dataclasses of their attributes."""
+"""Names in printed plans: all computations, and the dataclasses of their attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from narrowpass_planning.weights.weight import Quantized
@@ -10,24 +9,25 @@ from narrowpass_xnn_cpu.lower import steps
 from narrowpass_xnn_cpu.lower.attention import cached, computation, kv_cache, rotary
 from narrowpass_xnn_cpu.lower.conv import conv2d, pooling, resize, separable, transposed
 from narrowpass_xnn_cpu.lower.elementwise import arithmetic, gates, reduction, typed
-from narrowpass_xnn_cpu.lower.int8 import channels, conversion, integers, product, sixteen
+from narrowpass_xnn_cpu.lower.int8 import conversion, int16, integers, per_channel
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
+from narrowpass_xnn_cpu.lower.int8 import matmul as int8_matmul
 from narrowpass_xnn_cpu.lower.matmul import computed, constant, epilogue, recurrent
 from narrowpass_xnn_cpu.lower.movement import axes, concat, indexing, padding, reshape, scattering
 from narrowpass_xnn_cpu.lower.norm import batch_norm, group_norm, layer_norm, rows
 from narrowpass_xnn_cpu.lower.trees import lowering
 from narrowpass_xnn_cpu.lowered.op import Computation
 from narrowpass_xnn_cpu.native.own.recurrent import Activation, Cell
-from narrowpass_xnn_cpu.native.problems.convolution import Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, SumS8
+from narrowpass_xnn_cpu.native.problems.quantization import AddS8, Quantization, Requantized
 
 COMPUTATIONS: tuple[type[Computation], ...] = (
     computation.Attention,
     kv_cache.ScatterRows,
     cached.CachedAttention,
-    channels.FakeQuantizeChannels,
+    per_channel.FakeQuantizePerChannel,
     conversion.Dequantize,
     conversion.Quantize,
     conv2d.Conv2d,
@@ -38,6 +38,7 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     group_norm.GroupNorm,
     group_norm.LocalResponseNorm,
     indexing.Gather,
+    indexing.GatherBlocks,
     indexing.GatherInt8,
     indexing.Where,
     int8_convolution.Conv2dInt8,
@@ -53,7 +54,7 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     concat.Slice,
     concat.SplitPart,
     layer_norm.LayerNorm,
-    layer_norm.Piece,
+    layer_norm.LeadingSlice,
     constant.ConstantMatMul,
     constant.QuantizeRows,
     computed.ComputedMatMul,
@@ -61,10 +62,10 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     batch_norm.SoftmaxRows,
     padding.Crop,
     padding.Pad,
-    padding.PadByOwn,
+    padding.PadFromInput,
     pooling.PadImage,
     pooling.Pool,
-    product.MatMulInt8,
+    int8_matmul.MatMulInt8,
     recurrent.Recurrent,
     recurrent.RecurrentResult,
     reduction.ArgExtreme,
@@ -79,9 +80,9 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     scattering.TopK,
     separable.SeparableConvolution,
     axes.Expand,
-    axes.PixelBlocks,
+    axes.PixelShuffle,
     axes.Tile,
-    sixteen.Convert16,
+    int16.ConvertInt16,
     steps.Binary,
     steps.Convert,
     steps.DropAxes,
@@ -102,21 +103,21 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
 
 BY_MNEMONIC = {each.mnemonic: each for each in COMPUTATIONS}
 
-CLASSES: dict[str, Callable[..., Any]] = {
+CLASSES: dict[str, type[Any]] = {
     each.__name__: each
     for each in (
         Activation,
         Cell,
         Epilogue,
-        Movement,
+        ConvAttributes,
         Quantization,
         Quantized,
         Requantized,
-        SumS8,
-        conv2d.Window,
+        AddS8,
+        conv2d.KernelWindow,
         padding.Pads,
         resize.TargetSize,
-        sixteen.Sixteen,
+        int16.Int16Quantization,
         steps.Dim,
     )
 }

@@ -1,1 +1,1 @@
-"""The lowered plan: what a partition computes, as records that are printed, compared and packed."""
+"""The lowered plan: records of computations, which can be printed, compared and packed."""

@@ -1,4 +1,4 @@
-"""Operations of a graph as text, before they are lowered, and back.
+"""Text format of graph operations before lowering.
 
 There is one line for each. ::
 
@@ -20,9 +20,9 @@ class GraphValue:
     """A result of an operation.
 
     Attributes:
-        name: of the value; empty for one that is left out.
-        dtype: its name; None where it is not known.
-        dims: numbers, names and None; None as a whole where the rank is not known.
+        name: of the value; empty for an omitted result.
+        dtype: name of the dtype; None if it is not known.
+        dims: numbers, symbols and None for unknown ones; None if the rank is not known.
     """
 
     name: str
@@ -32,18 +32,18 @@ class GraphValue:
 
 @dataclass(frozen=True)
 class GraphOp:
-    """An operation of a graph: an ONNX node, or several that are computed as one.
+    """An operation of a graph: an ONNX node, or several that were fused.
 
     Attributes:
         kind: the ONNX operator, or the lower-case name of a pattern.
         version: of the operator set.
-        inputs: names of the operands; None for one that is left out.
+        inputs: names of the operands; None for an omitted one.
         outputs: the results.
         attributes: by name.
         epilogue: applied to the result; None for none.
         residual: name of the value that the epilogue adds.
-        nodes: names of the nodes that it stands for.
-        reason: why it does not run natively; empty where it does, or nothing was decided.
+        nodes: names of the ONNX nodes.
+        reason: why it does not run natively; empty if it does, or before the decision.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class GraphOp:
     reason: str = ""
 
     def text(self) -> str:
-        """Return the operation as a line."""
+        """Return the operation as one line of text."""
         inputs = ", ".join(map(text_of, self.inputs))
         outputs = ", ".join(map(_value_text, self.outputs))
         line = f"{self.kind} {self.version} ({inputs}) -> ({outputs})"
@@ -73,10 +73,10 @@ class GraphOp:
 
     @classmethod
     def read(cls, reader: Reader) -> GraphOp:
-        """Return the operation of a line.
+        """Parse an operation.
 
         Raises:
-            UsageError: it cannot be read.
+            UsageError: the line is malformed.
         """
         kind, version = reader.next("word"), int(reader.next("number"))
         reader.expect("(")

@@ -1,8 +1,8 @@
 """Lowered operations: a computation, its operands and its result, before anything is packed.
 
 A `LoweredOp` is a record. It refers to slots, which have a dtype and an order of axes, and to
-constants by recipe (`Weight`). Nothing of it needs the native library: `packed.pack` turns it into
-a step that runs.
+constants by recipe (`Weight`). It does not need the native library: `packed.PackedStep` packs
+it into an executable step.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Perm = tuple[int, ...]
 
 
 class Computation(abc.ABC):
-    """What a lowered operation computes.
+    """A kind of computation with its attributes.
 
     Subclasses are frozen dataclasses. Their fields are the attributes, of types that
     `lowered.text` prints and parses.
 
     Attributes:
         mnemonic: the name in a printed plan.
-        kernel: the name of the kernel, where it is another one; see `kernel_name`.
-        overwrites: indices of the operands whose memory the result may take; see `in_place`.
+        kernel: the name of the kernel, if it differs from the mnemonic; see `kernel_name`.
+        overwrites: indices of the operands whose memory the result may reuse; see `in_place`.
     """
 
     mnemonic: ClassVar[str]
@@ -39,22 +39,22 @@ class Computation(abc.ABC):
     overwrites: ClassVar[tuple[int, ...]] = ()
 
     def in_place(self) -> Sequence[int]:
-        """Return the indices of the operands whose memory the result may take, if sizes agree."""
+        """Return the indices of operands whose memory the result may reuse, if sizes are equal."""
         return self.overwrites
 
     def shape_values(self) -> tuple[str, ...]:
-        """Return the names of the values from shapes that `size` reads."""
+        """Return the names of values computed from shapes that `size` reads."""
         return ()
 
     def reuse_key(self) -> Hashable:
-        """Return what equal `size` results follow from beside shapes; None where none are shared.
+        """Return a key: for equal keys and operand shapes, `size` returns equal results.
 
-        Layers of a model have equal operations, which need not be sized one by one.
+        None if results of `size` cannot be shared. Equal layers of a model are sized once.
         """
         return None
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
-        """Return the name of the kernel, for people."""
+        """Return the name of the kernel for reports."""
         return self.kernel or self.mnemonic
 
     def precision(self, op: LoweredOp, packed: Any) -> str:
@@ -62,37 +62,37 @@ class Computation(abc.ABC):
         return ""
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
-        """Return the kernel that computes it on a processor; nothing is packed.
+        """Return the kernel for a processor, without packing.
 
-        Constants that turn out not to fit the kernel when they are packed are computed with by the
-        next row of the kernel table.
+        If packing finds that constants do not fit the kernel, the next row of the kernel table is
+        used.
 
         Args:
-            op: the operation that computes this.
-            target: the processor, present or another one.
+            op: the operation of this computation.
+            target: the processor, this one or another one.
         """
         return Selection(self.kernel_name(op, None))
 
     def pack(self, op: LoweredOp, session: Session | None) -> Any:
-        """Create what the kernel keeps between runs: packed weights, an XNNPACK operator.
+        """Create the state of the kernel between runs: packed weights or an XNNPACK operator.
 
         Args:
-            op: the operation that computes this.
-            session: of the weights cache; None to pack for this operation alone.
+            op: the operation of this computation.
+            session: of the weights cache; None to pack without the cache.
 
         Raises:
-            UnfitError: constants that the kernel does not compute exactly with.
+            UnfitError: the kernel does not compute exactly with these constants.
             BackendError: attributes that are not valid.
         """
         return None
 
     def shares_output(self, other: Computation) -> bool:
-        """Return whether an earlier computation may write other elements of the same slot."""
+        """Return whether this and an earlier computation write disjoint elements of one slot."""
         return False
 
     @abc.abstractmethod
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """Return how the operation runs on operands of these shapes; see `Step.size`.
+        """Return result shape and kernel call for operands of these shapes; see `Step.size`.
 
         Raises:
             BackendError: shapes that do not fit the operation.
@@ -107,10 +107,10 @@ class LoweredOp:
         computation: what is computed, with its attributes.
         operands: the slots that it reads.
         output: the slot that it writes.
-        layout: the order of axes of the output: axis i of the slot is axis ``layout[i]`` of the
-            value; empty for an intermediate result, which has no value.
-        nodes: names of the ONNX nodes that it stands for; empty for a change of layout.
-        note: why it is computed in float32 where int8 was asked for; empty otherwise.
+        layout: of the output: axis i of the slot is axis ``layout[i]`` of the value; empty for an
+            intermediate result, which holds no value.
+        nodes: names of the ONNX nodes that it computes; empty for a change of layout.
+        note: why it is computed in float32 although int8 was requested; else empty.
     """
 
     computation: Computation
@@ -122,12 +122,12 @@ class LoweredOp:
 
     @property
     def name(self) -> str:
-        """What errors and profiles call the operation: the last of its nodes."""
+        """The name in errors and profiles: that of the last node."""
         return self.nodes[-1] if self.nodes else self.output.name
 
 
 class PackedOp(abc.ABC):
-    """What `Computation.size` may read of the step that it is packed to.
+    """The part of a packed step that `Computation.size` may read.
 
     Attributes:
         op: the operation.

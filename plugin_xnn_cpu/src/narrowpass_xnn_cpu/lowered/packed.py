@@ -1,4 +1,4 @@
-"""Packing: lowered operations become steps, which hold packed weights and XNNPACK operators."""
+"""Packing of lowered operations to steps, which hold packed weights and XNNPACK operators."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 class PackedStep(Step, PackedOp):
-    """A lowered operation with what its kernel keeps between runs.
+    """A lowered operation with the state of its kernel between runs.
 
     Args:
         op: the operation.
-        session: of the weights cache; None to pack for this operation alone.
+        session: of the weights cache; None to pack without the cache.
 
     Raises:
-        UnfitError: constants that the kernel does not compute exactly with.
+        UnfitError: the kernel does not compute exactly with these constants.
         BackendError: attributes that are not valid.
     """
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.plan.partition import Partition, Place
+from narrowpass_planning.plan.partition import Partition, ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
-from narrowpass_xnn_cpu.native.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
+from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Item = LoweredOp | ShapeNode
 
 
 class UnfitConstantsError(Exception):
-    """Constants of some operations turned out not to fit their kernels when they were packed.
+    """Packing has found constants that do not fit their kernels.
 
     Attributes:
         reasons: by operation.
@@ -34,21 +34,21 @@ class UnfitConstantsError(Exception):
 
 @dataclass(frozen=True)
 class LoweredPartition:
-    """Operations that run as one tape, nothing of them packed yet.
+    """Operations that run as one tape, before packing.
 
     Attributes:
         items: operations and shape nodes, each after those whose results it reads.
         inputs: slots of the operands from outside, by the value's name.
-        outputs: slots of the values that others read, by name.
+        outputs: slots of the values that are read outside, by name.
         fixed: slots of values that follow from shapes, by name.
-        places: where the values of the partition lie.
+        places: slots and layouts of the values of the partition.
     """
 
     items: tuple[Item, ...]
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
     fixed: Mapping[str, Slot]
-    places: tuple[Place, ...]
+    places: tuple[ValueLayout, ...]
 
     @property
     def ops(self) -> list[LoweredOp]:
@@ -56,7 +56,7 @@ class LoweredPartition:
         return [item for item in self.items if isinstance(item, LoweredOp)]
 
     def with_ops(self, change: Callable[[LoweredOp], LoweredOp]) -> LoweredPartition:
-        """Return the partition with changed operations, each in the place of another."""
+        """Return the partition with each operation mapped by `change`."""
         items = (change(i) if isinstance(i, LoweredOp) else i for i in self.items)
         return dataclasses.replace(self, items=tuple(items))
 
@@ -65,11 +65,11 @@ class LoweredPartition:
 
         Args:
             number: of the partition within its method.
-            session: of the weights cache; None to pack for each operation alone.
-            workspace: the memory that it computes in.
+            session: of the weights cache; None to pack without the cache.
+            workspace: memory for intermediate results.
 
         Raises:
-            UnfitConstantsError: constants that kernels do not compute exactly with.
+            UnfitConstantsError: kernels do not compute exactly with some constants.
             BackendError: attributes that are not valid; the message names the node.
         """
         items: list[PackedStep | ShapeNode] = []

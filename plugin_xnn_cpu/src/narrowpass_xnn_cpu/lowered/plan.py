@@ -1,9 +1,9 @@
-"""A lowered plan: what one stage has decided for a method, printed and read back."""
+"""A lowered plan: the operations of a method after one stage, with printer and parser."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.lowered.text import Facts, PartitionReader, partition_li
 from narrowpass_xnn_cpu.lowered.values import Reader
 
 GRAPH_PLACES = ("graph", "host", "shapes", "weights")
-"""Sections of operations that are not lowered; ``graph`` before places are decided."""
+"""Sections of operations that are not lowered; ``graph`` before partitioning."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Section:
 
     Attributes:
         place: one of `GRAPH_PLACES`, or ``native``.
-        body: operations of the graph, or what a native partition was lowered to.
-        facts: what later stages know of lowered operations.
+        body: operations of the graph, or a lowered native partition.
+        facts: attributes that later stages add to lowered operations.
     """
 
     place: str
@@ -45,7 +45,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class LoweredPlan:
-    """What a stage has decided for a method.
+    """The plan of a method after a stage.
 
     Attributes:
         stage: its name.
@@ -68,9 +68,9 @@ class LoweredPlan:
 def read_plans(
     text: str,
     computations: Mapping[str, type[Computation]],
-    classes: Mapping[str, Callable[..., Any]],
+    classes: Mapping[str, type[Any]],
 ) -> list[LoweredPlan]:
-    """Return the plans of a text.
+    """Parse plans.
 
     Args:
         text: of one or more plans.
@@ -78,7 +78,7 @@ def read_plans(
         classes: the dataclasses that attributes may name, by name.
 
     Raises:
-        UsageError: a line that cannot be read; the message names it.
+        UsageError: a line is malformed; the message names it.
     """
     return list(_Plans(text, computations, classes).plans())
 
@@ -88,7 +88,7 @@ class _Plans:
         self,
         text: str,
         computations: Mapping[str, type[Computation]],
-        classes: Mapping[str, Callable[..., Any]],
+        classes: Mapping[str, type[Any]],
     ) -> None:
         self._lines = iter(enumerate(text.splitlines(), start=1))
         self._computations, self._classes = computations, classes

@@ -1,7 +1,7 @@
-"""A lowered partition as text, and back: one line for each operation.
+"""Text format of a lowered partition, one line for each operation.
 
-The text has all that was decided and none of the elements of constants: what is read back can be
-printed, compared and verified, but not packed. ::
+The text does not contain the elements of constants: a parsed partition can be printed, compared and
+verified, but not packed. ::
 
     input %0 "x" float32
     %1 "x" float32 = transpose(%0) {perm: [0, 2, 3, 1]}
@@ -13,14 +13,14 @@ printed, compared and verified, but not packed. ::
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from narrowpass.errors import UsageError
-from narrowpass_planning.plan.partition import Place
+from narrowpass_planning.plan.partition import ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp
@@ -28,12 +28,12 @@ from narrowpass_xnn_cpu.lowered.partition import Item, LoweredPartition
 from narrowpass_xnn_cpu.lowered.values import Reader, digest_of, dtype_of, fields_text, text_of
 
 _HASHED = 1 << 16
-"""Elements up to which a constant that is used as it is has the name of its content printed."""
+"""Elements up to which the digest of a constant operand is printed."""
 
 
 @dataclass(eq=False)
 class PrintedSlot(Slot):
-    """The slot of a constant that was read from text: its elements are not there.
+    """The slot of a constant that was parsed from text, without its elements.
 
     Attributes:
         digest: of the elements.
@@ -43,7 +43,7 @@ class PrintedSlot(Slot):
 
 
 Facts = Mapping[str, Any]
-"""What later stages know of an operation, by name: its kernel, packed bytes, shape, call."""
+"""Attributes that later stages add to an operation: kernel, packed bytes, shape, call."""
 
 
 class _Printer:
@@ -71,7 +71,7 @@ class _Printer:
         return f"%{number} {json.dumps(slot.name)} {slot.dtype.name}"
 
     def _read(self, slot: Slot) -> str:
-        """Return the name of an operand; constants are declared where they are read first."""
+        """Return the name of an operand; a constant is declared before its first use."""
         if slot not in self._numbers and slot.constant is not None:
             dims = ", ".join(map(str, slot.constant.shape))
             digest = json.dumps(_digest(slot, slot.constant))
@@ -112,28 +112,28 @@ def _shape_line(node: ShapeNode) -> str:
 def partition_lines(
     partition: LoweredPartition, facts: Mapping[LoweredOp, Facts] | None = None
 ) -> list[str]:
-    """Return a partition as text, with what later stages know of its operations."""
+    """Return a partition as lines of text, with attributes of later stages."""
     return _Printer(partition, facts or {}).lines()
 
 
 class PartitionReader:
-    """Reads a partition from lines of text.
+    """Parser of a partition.
 
     Args:
         computations: by mnemonic.
         classes: of the dataclasses that attributes may name, by name.
 
     Attributes:
-        facts: what later stages know of operations.
+        facts: attributes that later stages have added to operations.
     """
 
     def __init__(
         self,
         computations: Mapping[str, type[Computation]],
-        classes: Mapping[str, Callable[..., Any]],
+        classes: Mapping[str, type[Any]],
     ) -> None:
         self._computations = computations
-        self._classes: dict[str, Callable[..., Any]] = dict(classes)
+        self._classes: dict[str, type[Any]] = dict(classes)
         self._classes.update((each.__name__, each) for each in computations.values())
         self.facts: dict[LoweredOp, Facts] = {}
         self._slots: dict[str, Slot] = {}
@@ -141,7 +141,7 @@ class PartitionReader:
         self._inputs: dict[str, Slot] = {}
         self._fixed: dict[str, Slot] = {}
         self._outputs: dict[str, Slot] = {}
-        self._places: list[Place] = []
+        self._places: list[ValueLayout] = []
 
     def read(self, lines: Iterable[tuple[int, str]]) -> LoweredPartition:
         """Return the partition of numbered lines.
@@ -175,7 +175,7 @@ class PartitionReader:
             self._items.append(_shape_node(reader))
         elif word == "place":
             name, slot = reader.string(), self._known(reader)
-            self._places.append(Place(name, slot, reader.value()))
+            self._places.append(ValueLayout(name, slot, reader.value()))
         elif word == "output":
             name = reader.string()
             self._outputs[name] = self._known(reader)
@@ -212,7 +212,7 @@ class PartitionReader:
         operands = tuple(reader.many(lambda: self._known(reader), ")"))
         name = self._computations[mnemonic].__name__
         end = "}" if reader.take("{") else ""
-        computation = reader.instance(name, end) if end else self._plain(reader, name)
+        computation = reader.instance(name, end) if end else reader.create(name, {})
         layout = reader.value() if reader.take("layout") else ()
         nodes: list[str] = []
         while reader.take("node"):
@@ -223,13 +223,6 @@ class PartitionReader:
         if reader.take("with"):
             reader.expect("{")
             self.facts[op] = dict(reader.many(reader.field, "}"))
-
-    def _plain(self, reader: Reader, name: str) -> Computation:
-        try:
-            found: Computation = self._classes[name]()
-        except TypeError as error:
-            raise reader.fail(str(error)) from error
-        return found
 
 
 def _shape_node(reader: Reader) -> ShapeNode:

@@ -1,4 +1,4 @@
-"""Attributes as text: numbers, strings, tuples, constants by recipe, and nested dataclasses."""
+"""Text format of attributes: numbers, strings, tuples, constants by recipe, nested dataclasses."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from narrowpass.errors import UsageError
 from narrowpass_planning.weights.weight import Array, Weight
 
 DIGEST = 12
-"""Hexadecimal digits of a content name that are printed."""
+"""Number of hexadecimal digits of a content name that are printed."""
 
 
 @dataclass(frozen=True, eq=False)
 class PrintedWeight(Weight):
-    """A constant that was read from text: its elements are not there.
+    """A constant that was parsed from text, without its elements.
 
     Attributes:
-        stored: how the model stores it, where that is not as it is used.
+        stored: storage format in the model, if it differs from the dtype; see `storage_of`.
     """
 
     stored: str = ""
@@ -39,7 +39,7 @@ def _no_elements() -> Array:
 
 
 def storage_of(weight: Weight) -> str:
-    """Return how the model stores a constant: integers with scales, a narrower float; or empty."""
+    """Return the storage format of a constant: integers with scales or a narrower float; or ""."""
     if isinstance(weight, PrintedWeight):
         return weight.stored
     if weight.blocks is not None:
@@ -53,10 +53,10 @@ def storage_of(weight: Weight) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return an attribute's value as text that `Reader.value` reads back.
+    """Return an attribute as text that `Reader.value` parses.
 
     Raises:
-        TypeError: a value of a type that has no text.
+        TypeError: a value of a type without a text format.
     """
     if value is None or isinstance(value, bool):
         return str(value).lower()
@@ -110,7 +110,7 @@ def _number(value: float) -> str:
 
 
 def digest_of(array: Array) -> str:
-    """Return the first digits of the name of an array's content."""
+    """Return the first digits of the SHA-256 of the elements of an array."""
     raw = np.ascontiguousarray(array).reshape(-1)
     if raw.dtype.kind == "O":
         return hashlib.sha256(repr(raw.tolist()).encode()).hexdigest()[:DIGEST]
@@ -119,7 +119,7 @@ def digest_of(array: Array) -> str:
 
 @dataclass(frozen=True)
 class PrintedArray:
-    """An array that was read from text: its elements are not there."""
+    """An array that was parsed from text, without its elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -128,7 +128,7 @@ class PrintedArray:
 
 @dataclass(frozen=True)
 class Name:
-    """A value of the graph, by name."""
+    """A reference to a value of the graph, by name."""
 
     name: str
 
@@ -145,7 +145,7 @@ _TOKEN = re.compile(
 
 
 class Reader:
-    """Reads one line of a printed plan.
+    """Tokenizer and parser of one line of a printed plan.
 
     Args:
         line: the text.
@@ -153,7 +153,7 @@ class Reader:
         classes: the dataclasses that a value may name.
     """
 
-    def __init__(self, line: str, number: int, classes: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, line: str, number: int, classes: Mapping[str, type[Any]]) -> None:
         self._line, self._number, self._classes = line, number, classes
         self._tokens = list(_tokens(line, number))
         self._at = 0
@@ -164,7 +164,7 @@ class Reader:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all tokens are consumed."""
         return self._at == len(self._tokens)
 
     def peek(self) -> str:
@@ -172,10 +172,10 @@ class Reader:
         return "" if self.ended else self._tokens[self._at][1]
 
     def next(self, kind: str = "") -> str:
-        """Return the next token, and go on.
+        """Consume and return the next token.
 
         Raises:
-            UsageError: it is of another kind, or there is none.
+            UsageError: it is of another kind, or the line ends.
         """
         if self.ended:
             raise self.fail("the line ends early")
@@ -186,27 +186,27 @@ class Reader:
         return text
 
     def take(self, text: str) -> bool:
-        """Go on over a token, if it is this one; return whether it was."""
+        """Consume the next token if it is `text`; return whether it was."""
         if self.peek() != text:
             return False
         self._at += 1
         return True
 
     def expect(self, text: str) -> None:
-        """Go on over a token.
+        """Consume the token `text`.
 
         Raises:
-            UsageError: it is another one.
+            UsageError: the next token is another one.
         """
         if not self.take(text):
             raise self.fail(f"{text!r} is missing before {self.peek()!r}")
 
     def string(self) -> str:
-        """Return a quoted string."""
+        """Parse a quoted string."""
         return str(json.loads(self.next("string")))
 
     def many(self, read: Callable[[], Any], end: str) -> list[Any]:
-        """Return what `read` returns, as often as there are commas, up to the token `end`."""
+        """Parse a list separated by commas up to the token `end`; `read` parses an item."""
         found: list[Any] = []
         while not self.take(end):
             if found:
@@ -215,7 +215,7 @@ class Reader:
         return found
 
     def value(self) -> Any:
-        """Return the value of an attribute; see `text_of`."""
+        """Parse the value of an attribute; see `text_of`."""
         kind = "" if self.ended else self._tokens[self._at][0]
         if kind == "string":
             return self.string()
@@ -253,22 +253,34 @@ class Reader:
         return self.instance(word, ")")
 
     def shape(self) -> tuple[int, ...]:
-        """Return dimensions in brackets."""
+        """Parse a shape in brackets."""
         self.expect("[")
         return tuple(self.many(lambda: int(self.next("number")), "]"))
 
     def instance(self, name: str, end: str) -> Any:
-        """Return a dataclass by its name, with the fields up to the token `end`."""
+        """Parse the fields of a dataclass up to the token `end`; return an instance."""
         if name not in self._classes:
             raise self.fail(f"there is no {name!r}")
-        fields = dict(self.many(self.field, end))
-        try:
-            return self._classes[name](**fields)
-        except TypeError as error:
-            raise self.fail(str(error)) from error
+        return self.create(name, dict(self.many(self.field, end)))
+
+    def create(self, name: str, fields: Mapping[str, Any]) -> Any:
+        """Return an instance of a dataclass.
+
+        Raises:
+            UsageError: it has no such field, or a field without a default is missing.
+        """
+        declared = {each.name: each for each in dataclasses.fields(self._classes[name])}
+        for field in fields:
+            if field not in declared:
+                raise self.fail(f"{name} has no field {field!r}")
+        for field, each in declared.items():
+            defaults = each.default, each.default_factory
+            if field not in fields and defaults == (dataclasses.MISSING, dataclasses.MISSING):
+                raise self.fail(f"{name} needs a field {field!r}")
+        return self._classes[name](**fields)
 
     def field(self) -> tuple[str, Any]:
-        """Return a name and the value after the colon."""
+        """Parse ``name: value``."""
         name = self.next("word")
         self.expect(":")
         return name, self.value()
@@ -286,5 +298,5 @@ def _tokens(line: str, number: int) -> Iterator[tuple[str, str]]:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name, narrow floats and integers of few bits among them."""
+    """Return the dtype of a name, including those of ml_dtypes."""
     return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)

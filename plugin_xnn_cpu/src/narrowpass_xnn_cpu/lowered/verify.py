@@ -1,4 +1,4 @@
-"""What holds of every lowered partition."""
+"""Verifier of lowered partitions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 
 
 def verify(partition: LoweredPartition) -> None:
-    """Check a partition: operands are defined before, results once, orders are permutations.
+    """Check that operands are defined before use, results written once, and layouts permutations.
 
     Raises:
-        BackendError: it is not valid; the message names the operation.
+        BackendError: the partition is not valid; the message names the operation.
     """
     written: dict[Slot, LoweredOp] = {}
     defined = {*partition.inputs.values(), *partition.fixed.values()}

@@ -1,7 +1,7 @@
-"""The only code that calls into C: XNNPACK's operators, kernels of ours, tapes and thread pools.
+"""The only code that calls into C: XNNPACK's operators, our own kernels, tapes and thread pools.
 
-Everything that XNNPACK asserts, or takes silently and computes wrongly, is checked here before
-the call. Statuses become exceptions.
+Arguments that XNNPACK only asserts in debug builds, or ignores, are checked here before the call.
+Status codes become exceptions.
 """
 
 from __future__ import annotations

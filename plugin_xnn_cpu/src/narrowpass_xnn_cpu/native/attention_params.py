@@ -11,16 +11,16 @@ from narrowpass_xnn_cpu.native import calls, kernels
 from narrowpass_xnn_cpu.native.library import extension
 
 _TILE = 12
-"""Rows of the largest tile in attention/attention.c."""
+"""MR of the largest micro-kernel in attention/attention.c."""
 _BLOCK_FLOATS = 1 << 15
-"""Scores that lie in cache beside packed keys and values."""
+"""Scores of a block of rows: they stay in cache beside packed keys and values."""
 _LINE = 16
 """Floats of a cache line, and of a vector in attention/attention.c."""
 STREAMED_BYTES = 1 << 18
-"""Bytes of caches from which on copies are written past the caches of the processor.
+"""Bytes of a KV cache from which its copy is written with non-temporal stores.
 
-What one step of a decoder copies is read again in the next run, after all weights: if there are
-many steps, it is not in the processor's caches by then. Copies of a small model are.
+A decoder reads the copy in its next run, after all weights, by which time the processor's caches
+have evicted it; they have not if the model is small.
 """
 
 _ELEMENT = 4
@@ -44,24 +44,24 @@ def attention(
     """Return the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
 
     Args:
-        heads: how many batches, groups in each, and heads in each group.
-        rows: queries of a head.
-        keys: keys, and values, of a head.
-        depth: the size of queries and keys.
-        values: the size of values.
-        strides: five of each of q, k and v, and of the mask where there is one, in elements.
-        out_strides: five of the result.
-        scale: what scores are multiplied by.
-        threads: that may compute at once.
-        mask: what the mask does; one of ``NP_MASK_*``.
-        fill: what scores become where a mask of bytes says so.
-        safe: whether a row of scores that come to NaN becomes zeros.
+        heads: batch size, KV heads, and query heads for each KV head.
+        rows: query positions.
+        keys: key positions.
+        depth: head size of queries and keys.
+        values: head size of values.
+        strides: five strides of each of q, k and v, and of the mask if there is one, in elements.
+        out_strides: five strides of the result.
+        scale: factor of the scores.
+        threads: threads that may compute at once.
+        mask: kind of mask, one of ``NP_MASK_*``.
+        fill: the score of masked positions, for a boolean mask.
+        safe: whether rows whose softmax is NaN become zeros.
     """
     if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
         raise BackendError("the last axis of an operand of attention is not dense")
     if (mask == "none") != (len(strides) == 3):
         raise BackendError(f"{len(strides)} operands of attention, and a mask that is {mask}")
-    # Rows of scores and of values are computed in whole vectors.
+    # Rows of scores and of values are padded to whole SIMD vectors.
     wide_keys, wide_values = (-(-size // _LINE) * _LINE for size in (keys, values))
     most = extension().lib.NP_ATTENTION_MAX_ROWS
     block = max(_TILE, min(most, _BLOCK_FLOATS // wide_keys // _TILE * _TILE))
@@ -100,15 +100,15 @@ def rotary(
     """Return the parameters of ``NP_ROTARY``.
 
     Args:
-        sizes: three, of the axes before rows.
-        depth: of a row.
-        rotated: its first numbers, which are turned; the others stay.
-        strides: three of each of x, the cosines, the sines and the result; rows are dense.
-        interleaved: whether pairs lie side by side, and not a half apart.
-        halved: whether both of a pair share a cosine and a sine.
+        sizes: sizes of the three axes before rows.
+        depth: head size.
+        rotated: ``rotary_embedding_dim``: the first elements are rotated, the others copied.
+        strides: three strides of each of x, cosines, sines and the result; rows are dense.
+        interleaved: whether pairs are adjacent elements, else half of `rotated` apart.
+        halved: whether there is one cosine and sine for each pair.
     """
     if rotated % 2 or not 0 <= rotated <= depth:
-        raise BackendError(f"{rotated} of {depth} numbers are no pairs that could be turned")
+        raise BackendError(f"{rotated} of {depth} elements cannot be rotated in pairs")
     params = calls.parameters("NP_ROTARY")
     kernels.set_dims(params.sizes, sizes)
     params.depth, params.rotated = depth, rotated
@@ -128,12 +128,11 @@ def cached_attention(
     """Return the parameters of ``NP_CACHED_ATTENTION``.
 
     Args:
-        attention: those of ``NP_ATTENTION`` over all keys and values; None where its result has no
-            elements.
-        first: which input the first cache is: those of attention come before.
-        wholes: the shapes of keys and of values, [.., rows, depth], float32 and dense.
-        pieces: of each the shape of the cache that it begins with, which differs in rows and has
-            fewer; None for one that is there already.
+        attention: parameters of ``NP_ATTENTION`` over all keys and values; None where its result
+            is empty.
+        first: index of the first past tensor among the inputs, after those of attention.
+        wholes: shapes of present keys and values, [.., rows, depth], float32 and dense.
+        pieces: shapes of past keys and values, with fewer rows; None for one that is not copied.
     """
     lib = extension().lib
     params = calls.parameters("NP_CACHED_ATTENTION")
@@ -142,7 +141,7 @@ def cached_attention(
         strides = [0] if piece is None else kernels.dense_strides(whole)
         copied = kernels.copy(size, kernels.dense_strides(size), strides, _ELEMENT)
         params.copies[index] = copied[0]
-    params.first_cache = first
+    params.cache_input = first
     if attention is None:
         return params
     params.attention = attention[0]
@@ -160,7 +159,7 @@ def cached_attention(
 
 
 def _at_once(attention: Any, most_rows: int) -> bool:
-    """Return whether each head is one part, and alone reads keys and values that are dense."""
+    """Return whether a thread can copy and attend a whole head: one part, own and dense K and V."""
     if attention.rows > most_rows or attention.parts != 1:
         return False
     if attention.k_strides[3] != attention.depth or attention.v_strides[3] != attention.values:

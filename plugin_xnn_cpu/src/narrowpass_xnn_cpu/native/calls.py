@@ -1,6 +1,6 @@
-"""The calls of a tape, as ``csrc/kernels.def`` lists them, and the constants of our kernels.
+"""The calls of a tape, listed in ``csrc/kernels.def``, and the constants of our kernels.
 
-Both are read from the extension: there is no second list of them in Python.
+Both are read from the C extension, so that Python has no second list of them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Call:
     """A row of ``kernels.def``.
 
     Attributes:
-        name: of ``enum np_call``.
-        params: the struct of its parameters; empty for an operator of XNNPACK.
-        file: what defines the struct, below ``csrc``; empty for an operator of XNNPACK.
+        name: name in ``enum np_call``.
+        params: struct of the parameters; empty for an operator of XNNPACK.
+        file: header below ``csrc`` that defines the struct; empty for an operator of XNNPACK.
         summary: what it computes.
     """
 
@@ -47,10 +47,10 @@ def table() -> Mapping[str, Call]:
 
 
 def parameters(call: str, fields: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
-    """Allocate the parameters of a call, and fill in the fields, in order or by name.
+    """Allocate the parameters of a call, with fields in order or by name.
 
     Raises:
-        BackendError: no such call, or one without parameters.
+        BackendError: an unknown call, or one of XNNPACK, which has no parameters.
     """
     row = table().get(call)
     if row is None or not row.params:
@@ -59,10 +59,10 @@ def parameters(call: str, fields: Sequence[Any] | Mapping[str, Any] = ()) -> Any
 
 
 def check(call: str, params: Any) -> int:
-    """Return the number of a call whose parameters are `params`; None for none.
+    """Return the number of a call in ``enum np_call``, after a check of its parameters' type.
 
     Raises:
-        BackendError: no such call, or parameters of another one.
+        BackendError: an unknown call, or parameters of another call.
     """
     row = table().get(call)
     if row is None:
@@ -74,7 +74,7 @@ def check(call: str, params: Any) -> int:
 
 
 def constant(prefix: str, name: str) -> int:
-    """Return the constant of C that `name` stands for: ``NP_MATH_HARD_SIGMOID`` for "hard sigmoid".
+    """Return the C constant of a name: ``NP_MATH_HARD_SIGMOID`` for "hard sigmoid".
 
     Args:
         prefix: of the constant, such as ``NP_MATH``.
@@ -91,6 +91,6 @@ def constant(prefix: str, name: str) -> int:
 
 
 def names(prefix: str) -> list[str]:
-    """Return the names of `constant` that a prefix has, with spaces between their words."""
+    """Return all names that `constant` accepts for a prefix."""
     found = (name for name in dir(extension().lib) if name.startswith(f"{prefix}_"))
     return [name.removeprefix(f"{prefix}_").lower().replace("_", " ") for name in found]

@@ -1,4 +1,4 @@
-"""What the processor has, where a choice depends on it."""
+"""Features of the processor, from ``/proc/cpuinfo``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from narrowpass_xnn_cpu.native import isa
 
-_HALF_SUMS = {"avx512_fp16", "asimdhp", "fphp"}
+_FLOAT16_ARITHMETIC = {"avx512_fp16", "asimdhp", "fphp"}
 """Flags of processors that have float16 arithmetic, as Linux names them."""
 _CAPPED = {"avx512_fp16"}
-"""Those that are not used where `isa.cap` caps instruction sets."""
+"""Those that any level of `isa.cap` switches off."""
 
 
 @functools.cache
 def flags() -> frozenset[str]:
-    """Return the processor's features as Linux names them; none where it does not say."""
+    """Return the processor's features as Linux names them; none where it does not list them."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -27,9 +27,9 @@ def flags() -> frozenset[str]:
     return frozenset()
 
 
-def sums_halves_in_float32() -> bool:
+def accumulates_float16_in_float32() -> bool:
     """Return whether XNNPACK accumulates float16 matmuls in float32.
 
-    It does where it upcasts operands; where there is float16 arithmetic it accumulates in float16.
+    It does where it upcasts operands; with float16 arithmetic it accumulates in float16.
     """
-    return flags().isdisjoint(_HALF_SUMS - _CAPPED if isa.cap() else _HALF_SUMS)
+    return flags().isdisjoint(_FLOAT16_ARITHMETIC - _CAPPED if isa.cap() else _FLOAT16_ARITHMETIC)

@@ -1,4 +1,4 @@
-"""Parameters of elementwise operators, casts, reductions and normalizations of any type, for C."""
+"""Parameters of elementwise functions, casts, typed reductions and channel norms, for C."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import calls, kernels
 
 REDUCED_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float32", "float64")
-"""Those that reduce/typed_reduction.c has code for."""
+"""Types that reduce/typed_reduction.c has code for."""
 
 _PART = 1 << 14
-"""Elements that a part of the reduction of rows should read."""
+"""Elements that a task of a reduction reads."""
 
 
 def math_function(count: int, name: str, alpha: float = 0.0, beta: float = 0.0) -> Any:
@@ -25,8 +25,8 @@ def math_function(count: int, name: str, alpha: float = 0.0, beta: float = 0.0) 
 def typed_binary(
     sizes: Sequence[int], strides: Sequence[Sequence[int]], name: str, dtype: str
 ) -> Any:
-    """Return the parameters of ``NP_TYPED_BINARY``: of operands broadcast by strides of 0."""
-    sizes, strides = kernels.merged(sizes, strides)
+    """Return the parameters of ``NP_TYPED_BINARY``; operands broadcast by strides of 0."""
+    sizes, strides = kernels.collapse_axes(sizes, strides)
     if any(steps[-1] not in (0, 1) for steps in strides):
         raise BackendError(f"operands of {name!r} are not dense along their last axis")
     params = calls.parameters("NP_TYPED_BINARY")
@@ -53,7 +53,7 @@ def cast(count: int, source: str, target: str) -> Any:
 
 
 def typed_reduction(shape: Sequence[int], axes: Sequence[int], name: str, dtype: str) -> Any:
-    """Return the parameters of ``NP_TYPED_REDUCTION``, over axes of an array that is not empty."""
+    """Return the parameters of ``NP_TYPED_REDUCTION``, over axes of a dense, non-empty array."""
     if dtype not in REDUCED_TYPES:
         raise BackendError(f"there is no reduction of {dtype}")
     params = calls.parameters("NP_TYPED_REDUCTION")
@@ -64,7 +64,7 @@ def typed_reduction(shape: Sequence[int], axes: Sequence[int], name: str, dtype:
     return params
 
 
-def rows(count: int, columns: int, name: str) -> Any:
+def row_function(count: int, columns: int, name: str) -> Any:
     """Return the parameters of ``NP_ROWS``, for one of ``NP_ROWS_*``; rows are not empty."""
     fields = count, columns, calls.constant("NP_ROWS", name)
     return calls.parameters("NP_ROWS", fields)
@@ -77,10 +77,10 @@ def group_norm(
 
     Args:
         shape: of the images, [N, C, ...], or [N, ..., C] where `channels_last`.
-        groups: how many; they divide the channels.
+        groups: number of groups, which divides the channels.
         epsilon: added to the variance.
-        channels_last: where the channels are.
-        by_group: whether scale and bias are of groups, and not of channels.
+        channels_last: whether channels are the last axis.
+        by_group: whether there is a scale and a bias for each group, else for each channel.
     """
     images, *rest = shape
     channels = rest.pop(-1 if channels_last else 0)
@@ -103,7 +103,7 @@ def lrn(
     images, *rest = shape
     channels = rest.pop(-1 if channels_last else 0)
     if size < 1:
-        raise BackendError(f"{size} channels cannot be looked at")
+        raise BackendError(f"LRN over {size} channels")
     fields = images, channels, math.prod(rest), size, alpha, beta, bias, channels_last
     return calls.parameters("NP_LRN", fields)
 

@@ -1,8 +1,10 @@
-"""Parameters of operators that gather, scatter and choose by computed indices, for C."""
+"""Parameters of Gather and Scatter variants, TopK and copies by index tables, for C."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,13 @@ from narrowpass_xnn_cpu.native.library import extension
 Shape = tuple[int, ...]
 
 REDUCTIONS = ("none", "add", "mul", "min", "max")
-"""What becomes of an element and its update: names of ``NP_SCATTER_*``."""
+"""Reductions of Scatter: names of ``NP_SCATTER_*``."""
 
 TYPES = ("float32", "float64", "int32", "int64")
-"""Types that are reduced and ordered: those that ``csrc/movement`` has code for."""
+"""Types that Scatter reduces and TopK orders: those that ``csrc/movement`` has code for."""
 
 
-def along_axis(
+def gather_elements(
     data: Shape,
     indices: Shape,
     axis: int,
@@ -32,15 +34,15 @@ def along_axis(
     """Return the parameters of ``NP_GATHER_ELEMENTS`` and ``NP_SCATTER_ELEMENTS``.
 
     Args:
-        data: its shape.
-        indices: their shape; of a scatter, that of the updates too.
-        axis: that the indices are along, from 0 on.
+        data: shape of the data.
+        indices: shape of the indices, and of the updates of a scatter.
+        axis: the axis of the indices, not negative.
         dtype: of the data.
         index_size: bytes of an index, 4 or 8.
         reduction: one of `REDUCTIONS`.
 
     Raises:
-        BackendError: shapes that do not fit each other, or too many axes.
+        BackendError: shapes that do not match, or too many axes.
     """
     if len(data) != len(indices) or not 1 <= len(data) <= extension().lib.NP_MAX_DIMS:
         raise BackendError(f"indices {list(indices)} do not fit {list(data)}")
@@ -55,7 +57,7 @@ def along_axis(
     return params
 
 
-def at_tuples(
+def gather_nd(
     data: Shape,
     indices: Shape,
     batched: int,
@@ -66,15 +68,15 @@ def at_tuples(
     """Return the parameters of ``NP_GATHER_ND`` and ``NP_SCATTER_ND``.
 
     Args:
-        data: its shape.
-        indices: their shape; the last axis has the indices of a tuple.
-        batched: leading axes that both have.
+        data: shape of the data.
+        indices: shape of the indices; the last axis has the indices of a tuple.
+        batched: ``batch_dims``, leading axes that both have.
         dtype: of the data.
         index_size: bytes of an index, 4 or 8.
         reduction: one of `REDUCTIONS`.
 
     Raises:
-        BackendError: shapes that do not fit each other, or too many axes.
+        BackendError: shapes that do not match, or too many axes.
     """
     if len(indices) <= batched or data[:batched] != indices[:batched]:
         raise BackendError(f"indices {list(indices)} do not fit {list(data)}")
@@ -110,11 +112,11 @@ def top_k(shape: Shape, axis: int, count: int, dtype: np.dtype[Any], *, largest:
     """Return the parameters of ``NP_TOP_K``.
 
     Args:
-        shape: of what is chosen from.
-        axis: that it is chosen along, from 0 on.
-        count: how many elements.
+        shape: of the input.
+        axis: the axis, not negative.
+        count: K.
         dtype: one of `TYPES`.
-        largest: the largest elements, else the smallest.
+        largest: whether the largest elements are selected, else the smallest.
 
     Raises:
         BackendError: more elements than there are.
@@ -124,3 +126,41 @@ def top_k(shape: Shape, axis: int, count: int, dtype: np.dtype[Any], *, largest:
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     fields = outer, shape[axis], inner, count, int(largest), _type(dtype)
     return calls.parameters("NP_TOP_K", fields)
+
+
+def indexed_copy(
+    tables: Sequence[np.ndarray[Any, Any]], strides: Sequence[int], element_size: int
+) -> Any:
+    """Return the parameters of ``NP_INDEXED_COPY``.
+
+    Args:
+        tables: for each axis of the output, the index of the input for each position.
+        strides: of the input, in elements.
+        element_size: in bytes.
+
+    Raises:
+        BackendError: no axes or too many, or elements of an unsupported size.
+    """
+    most = extension().lib.NP_MAX_DIMS
+    if not 1 <= len(tables) <= most:
+        raise BackendError(f"a kernel takes 1 to {most} dimensions, not {len(tables)}")
+    if element_size not in (1, 2, 4, 8):
+        raise BackendError(f"a kernel takes elements of 1, 2, 4 or 8 bytes, not {element_size}")
+    last = tables[-1]
+    # The longest contiguous part of a row of the input.
+    ends = [0, *(np.flatnonzero(np.diff(last) != 1) + 1).tolist(), last.size]
+    plain, first = 0, 0
+    if strides[-1] == 1:
+        plain, first = max((end - at, at) for at, end in itertools.pairwise(ends))
+    sizes = [table.size for table in tables]
+    fields = {
+        "rank": len(tables),
+        "sizes": sizes,
+        "in_strides": list(strides),
+        "starts": list(itertools.accumulate(sizes[:-1], initial=0)),
+        "first": first,
+        "plain": plain,
+        "element_size": element_size,
+        "tables": [index for table in tables for index in table.tolist()],
+    }
+    return calls.parameters("NP_INDEXED_COPY", fields)

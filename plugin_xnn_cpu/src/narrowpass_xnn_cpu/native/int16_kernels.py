@@ -1,4 +1,4 @@
-"""Parameters of conversions between float32 and integers of 16 bits, for C."""
+"""Parameters of quantization to 16 bits and of fake quantization, for C."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.weights_cache import pointer
 
 
-def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
+def quantize16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
     """Return the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
 
     Args:
-        count: how many elements there are.
-        scale: of the integers.
-        zero_point: of the integers.
-        is_signed: whether they are int16, and not uint16.
+        count: number of elements.
+        scale: scale of the integers.
+        zero_point: zero point of the integers.
+        is_signed: whether they are int16, else uint16.
     """
     least = -(1 << 15) if is_signed else 0
     bounds = least - zero_point, least + (1 << 16) - 1 - zero_point
@@ -28,14 +28,14 @@ def int16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
     return calls.parameters("NP_QUANTIZE16", fields)
 
 
-def fake_channels(count: int, inner: int, table: Array) -> Any:
-    """Return the parameters of ``NP_FAKE_QUANTIZE_CHANNELS``.
+def fake_quantize_channels(count: int, inner: int, table: Array) -> Any:
+    """Return the parameters of ``NP_FAKE_QUANTIZE_CHANNELS``: per-channel quantize and dequantize.
 
     Args:
-        count: how many elements there are; not 0.
-        inner: elements of a channel that lie side by side.
-        table: float32 [3, channels]: scales, least and greatest steps; it must live as long as
-            what is given.
+        count: number of elements; not 0.
+        inner: contiguous elements of a channel.
+        table: float32 [3, channels]: scales, and clipping ranges in units of the scales; it must
+            outlive the parameters.
     """
     ffi = extension().ffi
     rows, channels = table.shape

@@ -1,7 +1,7 @@
 """The instruction sets in use: those of the processor, or fewer where ``NARROWPASS_ISA`` says so.
 
-XNNPACK asks cpuinfo what the processor has, once, when its library is loaded. To cap its kernels
-too, cpuinfo is loaded before it, and what lies above the cap is taken out of cpuinfo's table.
+XNNPACK reads the processor's features from cpuinfo, once, when its library is loaded. To cap its
+kernels too, cpuinfo is loaded before it, and features above the cap are cleared in its table.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 LEVELS = ("plain", "avx2", "avx512", "avx512vnni", "avx512bf16")
-"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each has all that those before it
-have; ``plain`` is x86-64-v2, below which XNNPACK calls kernels that it does not have."""
+"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each includes those before
+it; ``plain`` is x86-64-v2, below which XNNPACK calls kernels that it does not have."""
 VARIABLE = "NARROWPASS_ISA"
 
 _CPUINFO = "libnarrowpass_xnn_threadpool.so"
-_ABOVE = "what no level has"
+_ABOVE = "above all levels"
 _TABLE_SIZE = 85
 _FEATURES = {
     "ssse3": (0x11, "plain"),
@@ -46,13 +46,13 @@ _FEATURES = {
     "avx512_fp16": (0x2B, _ABOVE),
     "gfni": (0x4B, _ABOVE),
 }
-"""By Linux's names: the place in ``cpuinfo_isa``, an array of bool, and the first level with it."""
+"""By Linux's names: the index in ``cpuinfo_isa``, an array of bool, and the first level with it."""
 _UNCHECKED = range(0x2F, 0x38)
-"""Places of AVX10, AMX and newer VNNI, all of which lie above; Linux may hide these."""
+"""Indices of AVX10, AMX and newer VNNI, which are above all levels; Linux may hide these."""
 
 
 class CapError(ValueError):
-    """``NARROWPASS_ISA`` names no level, or cannot be followed; the message says what to do."""
+    """``NARROWPASS_ISA`` names no level, or XNNPACK cannot be capped; the message says why."""
 
 
 def cap() -> str:
@@ -70,19 +70,19 @@ def cap() -> str:
 
 
 def cap_xnnpack(name: str, folder: Path, present: frozenset[str], flags: int) -> None:
-    """Cap the instruction sets of XNNPACK's kernels. To be called before it is loaded.
+    """Cap the instruction sets of XNNPACK's kernels; must be called before XNNPACK is loaded.
 
     Args:
         name: one of `LEVELS`.
-        folder: of the bundled libraries.
+        folder: the folder of the bundled libraries.
         present: features of the processor, as Linux names them.
-        flags: with which libraries are loaded.
+        flags: flags of ``dlopen``.
 
     Raises:
-        CapError: cpuinfo's table is not as it is known here.
+        CapError: cpuinfo's table does not have the known layout.
     """
     if platform.machine() != "x86_64":
-        return  # one level, and XNNPACK is not asked for less than the architecture has
+        return  # there is one level only
     try:
         library = ctypes.CDLL(str(folder / _CPUINFO), flags)
         library.cpuinfo_initialize.restype = ctypes.c_bool
@@ -91,7 +91,7 @@ def cap_xnnpack(name: str, folder: Path, present: frozenset[str], flags: int) ->
     except (OSError, AttributeError, ValueError) as error:
         raise CapError(f"{VARIABLE}: XNNPACK's kernels cannot be capped: {error}") from error
     above = {place for place, first in _FEATURES.values() if _is_above(first, name)}
-    # A second call finds cleared what the first one cleared.
+    # A second call finds the features cleared that the first one cleared.
     wrong = [
         feature
         for feature, (place, _) in _FEATURES.items()

@@ -1,4 +1,4 @@
-"""Parameters of our own kernels, checked and written for C."""
+"""Parameters of our kernels for data movement, norms, pooling, conversion and others, for C."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from narrowpass_xnn_cpu.native import calls, isa
 from narrowpass_xnn_cpu.native.library import extension
 
 TARGETS = ("best", *isa.LEVELS)
-"""Which code of ours there is, in the order of ``NP_TARGET_*``."""
+"""Instruction sets that our kernels are compiled for, in the order of ``NP_TARGET_*``."""
 TARGET = "best"
-"""Which code of ours runs: the best that is in use, or at most what is named. ``avx512bf16`` runs
-on any processor: only those that execute its instructions, or have them emulated, survive it."""
+"""Highest instruction sets that our kernels use; ``best`` for those of `isa.in_use`. ``avx512bf16``
+is not checked against the processor, so that tests can run under emulation."""
 
 
 def code() -> int:
-    """Return the code that runs, as ``NP_TARGET_*``."""
+    """Return `TARGET` as ``NP_TARGET_*``."""
     return TARGETS.index(TARGET)
 
 
 _RANGE_PART = 1 << 14
-"""Elements, at least, of which a thread takes the extremes at a time."""
+"""Elements of a task of the minimum and maximum, at least."""
 
 
 def dynamic_range(count: int, threads: int) -> tuple[Any, int]:
-    """Return the parameters of ``NP_DYNAMIC_RANGE`` for so many elements, and its scratch bytes."""
+    """Return the parameters of ``NP_DYNAMIC_RANGE`` for `count` elements, and its scratch bytes."""
     part = max(_RANGE_PART, -(-count // (4 * threads)))
     parts = -(-count // part)
     return calls.parameters("NP_DYNAMIC_RANGE", (count, part)), 8 * parts
@@ -42,7 +42,7 @@ def copy(
     out_offset: int = 0,
 ) -> Any:
     """Return the parameters of ``NP_COPY``; strides and offsets in elements."""
-    sizes, (in_strides, out_strides) = merged(sizes, (in_strides, out_strides))
+    sizes, (in_strides, out_strides) = collapse_axes(sizes, (in_strides, out_strides))
     params = calls.parameters("NP_COPY")
     set_dims(params.sizes, sizes)
     set_dims(params.in_strides, in_strides)
@@ -55,7 +55,7 @@ def copy(
 
 def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: int) -> Any:
     """Return the parameters of ``NP_WHERE``: strides of the condition and of both choices."""
-    sizes, strides = merged(sizes, strides)
+    sizes, strides = collapse_axes(sizes, strides)
     params = calls.parameters("NP_WHERE")
     set_dims(params.sizes, sizes)
     for index in range(3):
@@ -108,18 +108,21 @@ def layer_norm(
     """Return the parameters of ``NP_LAYER_NORM``.
 
     Args:
-        sizes: of the axes before rows.
-        columns: of a row.
-        strides: of these axes, in rows, of what is normalized and of what is added to it if that
-            is so.
+        sizes: sizes of the axes before rows.
+        columns: columns of a row.
+        strides: strides of these axes, in rows: of the input, and of a second input that is added
+            to it before, if there is one.
         epsilon: added to the variance.
-        bias: whether there is one.
-        root_mean_square: whether no mean is taken away.
-        sum_offset: of the sum behind the result, in elements; 0 where nobody wants it.
+        bias: whether there is a bias.
+        root_mean_square: whether it is RMSNorm, which subtracts no mean.
+        sum_offset: offset of the sum of both inputs after the result, in elements; 0 where it is
+            not stored.
     """
-    sizes, strides = merged(sizes, strides)
+    sizes, strides = collapse_axes(sizes, strides)
     if len(sizes) > 3:
-        raise BackendError(f"rows that lie along {len(sizes)} axes cannot be added")
+        raise BackendError(
+            f"a fused Add before LayerNormalization has 3 axes of rows at most, not {len(sizes)}"
+        )
     params = calls.parameters("NP_LAYER_NORM")
     set_dims(params.sizes, [1] * (3 - len(sizes)) + sizes)
     for target, steps in zip((params.x_strides, params.added_strides), strides, strict=False):
@@ -145,8 +148,8 @@ def convert(count: int, source: str, target: str) -> Any:
     return calls.parameters("NP_CONVERT", fields)
 
 
-def rounding(count: int, target: str) -> Any:
-    """Return the parameters of ``NP_CONVERT`` from float32 to what `target` has of it."""
+def round_to(count: int, target: str) -> Any:
+    """Return the parameters of ``NP_CONVERT`` that round float32 to `target`, stored as float32."""
     conversion = calls.constant("NP_CONVERT_ROUND_TO", _FLOATS[target])
     return calls.parameters("NP_CONVERT", (count, conversion))
 
@@ -154,7 +157,7 @@ def rounding(count: int, target: str) -> Any:
 def pool(
     shape: Sequence[int],
     out: Sequence[int],
-    window: Sequence[int],
+    kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
     pads: Sequence[int],
@@ -166,31 +169,18 @@ def pool(
     Args:
         shape: of the input, [N, H, W, C].
         out: height and width of the output.
-        window: its height and width.
-        strides: down, right.
-        dilations: down, right.
-        pads: above and to the left of the image.
-        maximum: whether maxima are wanted, else means of the elements in the image.
+        kernel: height and width of the kernel window.
+        strides: vertical, horizontal.
+        dilations: vertical, horizontal.
+        pads: top, left.
+        maximum: max pooling, else average pooling without the padding.
     """
-    fields = *shape, *out, window, strides, dilations, pads, maximum
+    fields = (*shape, *out), kernel, strides, dilations, pads, maximum
     return calls.parameters("NP_POOL", fields)
 
 
-_PART = 1 << 14
-"""Elements that a part of the reduction of rows should read."""
-
-
-def extremes(shape: Sequence[int], axes: Sequence[int], *, least: bool) -> Any:
-    """Return the parameters of ``NP_MIN_MAX``, over axes of a dense array that is not empty."""
-    params = calls.parameters("NP_MIN_MAX")
-    set_reduction(params, shape, axes)
-    params.tile = 1 + _PART // (params.reduced_count * max(1, params.columns, params.row))
-    params.least = least
-    return params
-
-
 def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> None:
-    """Write the axes of a reduction of a dense array that is not empty; see np_min_max_params."""
+    """Write the axes of a reduction of a dense, non-empty array: see ``reduce/reduce.h``."""
     steps = dense_strides(shape)
     places = [
         (size, step, axis in axes)
@@ -211,17 +201,17 @@ def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> Non
 
 
 def quantize(count: int, scale: float, zero_point: int, columns: int = 0) -> Any:
-    """Return the parameters of ``NP_QUANTIZE``, to all of int8.
+    """Return the parameters of ``NP_QUANTIZE``, with the clipping range [-128, 127].
 
     Args:
-        count: how many elements there are.
-        scale: of the bytes.
-        zero_point: of the bytes.
-        columns: elements of a row, where rows are multiplied by a second input; 0 for no such.
+        count: number of elements.
+        scale: scale of the result.
+        zero_point: zero point of the result.
+        columns: columns of a row, where a second input has a factor for each; 0 for none.
     """
-    bounds = -128 - zero_point, 127 - zero_point
-    given = count, columns, scale, *bounds, zero_point
-    return calls.parameters("NP_QUANTIZE", given)
+    limits = -128 - zero_point, 127 - zero_point
+    fields = count, columns, scale, *limits, zero_point
+    return calls.parameters("NP_QUANTIZE", fields)
 
 
 def dequantize(count: int, scale: float, zero_point: int) -> Any:
@@ -229,10 +219,10 @@ def dequantize(count: int, scale: float, zero_point: int) -> Any:
     return calls.parameters("NP_DEQUANTIZE", (count, scale, zero_point))
 
 
-def table(count: int, entries: bytes) -> Any:
-    """Return the parameters of ``NP_TABLE``; entry i is for the byte i."""
+def lookup_table(count: int, entries: bytes) -> Any:
+    """Return the parameters of ``NP_TABLE``, a lookup table: entry i is the result for byte i."""
     if len(entries) != 256:
-        raise BackendError(f"a table has 256 entries, not {len(entries)}")
+        raise BackendError(f"a lookup table has 256 entries, not {len(entries)}")
     params = calls.parameters("NP_TABLE")
     params.count = count
     extension().ffi.memmove(params.table, entries, 256)
@@ -252,15 +242,17 @@ def gate(
     slope: float,
     cubic: float,
 ) -> Any:
-    """Return the parameters of ``NP_GATE``.
+    """Return the parameters of ``NP_GATE``: x * sigmoid(slope * x + cubic * x³), times a factor.
+
+    It computes SiLU, tanh-GELU and, with a factor, SwiGLU and GeGLU.
 
     Args:
-        rows: how many.
-        columns: of a row.
-        x: the offset of what is gated, and how far its rows lie apart.
-        factor: the same of what that is multiplied with, if it is.
-        slope: of the logistic function's argument.
-        cubic: of its cube.
+        rows: number of rows.
+        columns: columns of a row.
+        x: offset and row stride of x, in elements.
+        factor: offset and row stride of the factor; None for none.
+        slope: coefficient of x in the argument of the sigmoid.
+        cubic: coefficient of x³.
     """
     fields = rows, columns, *x, *(factor or (0, 0)), slope, cubic, factor is not None
     return calls.parameters("NP_GATE", fields)
@@ -271,7 +263,7 @@ def softmax_pairs(count: int) -> Any:
     return calls.parameters("NP_SOFTMAX_PAIRS", (count,))
 
 
-def interleave(images: int, channels: int, pixels: int, element_size: int) -> Any:
+def nchw_to_nhwc(images: int, channels: int, pixels: int, element_size: int) -> Any:
     """Return the parameters of ``NP_NCHW_TO_NHWC``."""
     if element_size not in (1, 4):
         raise BackendError(f"elements of {element_size} bytes are not interleaved")
@@ -294,10 +286,10 @@ def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> list[int]:
     return [0 if size == 1 else stride for size, stride in zip(padded, strides, strict=True)]
 
 
-def merged(
+def collapse_axes(
     sizes: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
-    """Merge axes that all operands step through alike, and drop those of size 1."""
+    """Collapse adjacent axes that are contiguous in all operands, and drop those of size 1."""
     kept: list[int] = []
     steps: list[list[int]] = [[] for _ in strides]
     for axis, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Loading the extension and the XNNPACK beside it."""
+"""Loading the C extension and the bundled XNNPACK, or another build of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import cpu, isa, signals
+from narrowpass_xnn_cpu.native import cpu, isa
+from narrowpass_xnn_cpu.native.runtime import signals
 
 _IDENTIFIER = "78e8776e742aaec2e0f3c3ef26613bab845df743a5047533d6900dea608b1385"
-"""Of the build that xnnpack.h declares, on x86-64; it is a digest of the kernels' sources."""
+"""XNNPACK's identifier of the bundled build, on x86-64: a digest of the kernels' sources."""
 
 _LOADING = threading.Lock()
 
@@ -43,7 +44,7 @@ def _load() -> Any:
             "NARROWPASS_XNNPACK"
         )
     with _LOADING:
-        extension = _import_bound_to_itself(other, level)
+        extension = _import_extension(other, level)
     ffi, lib = extension.ffi, extension.lib
     size = lib.xnn_experimental_get_build_identifier_size()
     found = bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
@@ -60,12 +61,12 @@ def _load() -> Any:
     if status:
         raise LibraryUnavailableError(f"XNNPACK could not be initialized (status {status})")
     if other is not None:
-        _try(extension, other)
+        _check_other_build(extension, other)
     signals.register(extension)
     return extension
 
 
-def _import_bound_to_itself(other: str | None, level: str) -> Any:
+def _import_extension(other: str | None, level: str) -> Any:
     """Import the extension so that its symbols come from its own libraries.
 
     PyTorch exports functions of pthreadpool and cpuinfo too, of other versions.
@@ -106,14 +107,14 @@ def _preload(path: str, flags: int) -> None:
         ctypes.CDLL(path, flags)
     except OSError as error:
         raise LibraryUnavailableError(
-            f"NARROWPASS_XNNPACK: {error}; give the path of a library, or unset the variable"
+            f"NARROWPASS_XNNPACK: {error}; set it to the path of a library, or unset it"
         ) from error
 
 
-def _try(extension: Any, path: str) -> None:
-    """Check that another build is the one that is used, and that it computes.
+def _check_other_build(extension: Any, path: str) -> None:
+    """Check that another build of XNNPACK was loaded, and that one of its operators computes.
 
-    That it has every function was checked when the extension was bound to it.
+    The dynamic linker has checked that it has every function.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     used = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if _SONAME in line}
@@ -124,20 +125,20 @@ def _try(extension: Any, path: str) -> None:
         )
     ffi, lib = extension.ffi, extension.lib
     handle = ffi.new("xnn_operator_t *")
-    given, result = ffi.new("float[32]", [-1.0, 2.0]), ffi.new("float[32]")
+    source, result = ffi.new("float[32]", [-1.0, 2.0]), ffi.new("float[32]")
     fp32, null = lib.xnn_datatype_fp32, ffi.NULL
     status = (
         lib.xnn_create_unary_elementwise_nc(
             lib.xnn_unary_abs, fp32, fp32, null, null, null, null, 0, handle
         )
         or lib.xnn_reshape_unary_elementwise_nc(handle[0], 2, 1, 1, 1, null)
-        or lib.xnn_setup_unary_elementwise_nc(handle[0], given, result)
+        or lib.xnn_setup_unary_elementwise_nc(handle[0], source, result)
         or lib.xnn_run_operator(handle[0], null)
     )
     if status or list(result[0:2]) != [1.0, 2.0]:
         raise LibraryUnavailableError(
             f"NARROWPASS_XNNPACK: {path} does not compute what it should (status {status}); its "
-            "interface is not that of plugin_xnn_cpu/csrc/xnnpack.h"
+            "interface is not that of plugin_xnn_cpu/csrc/xnnpack/xnnpack.h"
         )
     lib.xnn_delete_operator(handle[0])
 
@@ -179,7 +180,7 @@ _MEANINGS = {
 
 
 def meaning(status: int) -> str:
-    """Return what a status says, in words."""
+    """Return a status of XNNPACK or of a tape in words."""
     return f"{_MEANINGS.get(status, 'unknown status')} (status {status})"
 
 
@@ -187,7 +188,7 @@ def check(status: int, what: str) -> None:
     """Raise unless `status` is success.
 
     Raises:
-        BackendError: with `what` was tried and the status in words.
+        BackendError: its message is `what` and the status in words.
     """
     if status:
         raise BackendError(f"{what}: {meaning(status)}")

@@ -1,4 +1,4 @@
-"""What operators on a tape have in common, XNNPACK's and ours."""
+"""The base class of operators on a tape, XNNPACK's and ours."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Fields = Mapping[str, Any]
-"""Of a struct of the C side, by name."""
+"""Fields of a C struct, by name."""
 
 
 class Operator(Uncopied):
     """A kernel with its constants: created once, reshaped when sizes change.
 
     Attributes:
-        call: which setup a tape uses; a name of ``enum np_call``.
+        call: name in ``enum np_call``, by which a tape runs it.
         handle: XNNPACK's handle; NULL for a kernel of ours.
-        workspace: bytes of scratch memory that a run needs, after `reshape`.
-        params: of a kernel of ours, after `reshape`; None for one of XNNPACK.
-        maker: of the kernel, as it stands before the kernel's name.
+        workspace: bytes of scratch memory that a run needs; set by `reshape`.
+        params: C parameters of a kernel of ours, set by `reshape`; None for XNNPACK's.
+        prefix: prefix of the kernel's name in plans: ``"xnn "``, or empty for ours.
     """
 
     call: str
-    maker = ""
+    prefix = ""
 
     _instead = "programs that are compiled again share it"
 

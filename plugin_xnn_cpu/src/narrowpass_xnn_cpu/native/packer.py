@@ -1,4 +1,4 @@
-"""XNNPACK as what packs weights: its build, and how it packs for this processor."""
+"""XNNPACK's build and fingerprints, by which cached packed weights are accepted or refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class XnnPacker:
     suffix = ".weights"
 
     def build(self) -> str:
-        """Return what names the build of XNNPACK, in hexadecimal digits."""
+        """Return XNNPACK's build identifier, in hexadecimal digits."""
         ffi, lib = extension().ffi, extension().lib
         size = lib.xnn_experimental_get_build_identifier_size()
         return bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
@@ -21,9 +21,11 @@ class XnnPacker:
         """Return XNNPACK's fingerprint of an algorithm on this processor."""
         ffi, lib = extension().ffi, extension().lib
         found = lib.xnn_get_fingerprint(algorithm)
-        # No header says what a fingerprint looks like: it must come back as it went.
+        # Fingerprints are not documented: check that XNNPACK accepts its own.
         if found == ffi.NULL or found.id != algorithm or lib.xnn_check_fingerprint(found[0]):
-            raise UnusableError(f"XNNPACK does not know its own algorithm {algorithm}")
+            raise UnusableError(
+                f"XNNPACK does not accept its own fingerprint of algorithm {algorithm}"
+            )
         return int(found.value)
 
     def packs_alike(self, algorithm: int, value: int) -> bool:

@@ -1,4 +1,4 @@
-"""The processor that kernels are selected for: the one in use, or another one by name."""
+"""The processor that kernels are selected for: this one, or another one by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu, isa, kernels
 from narrowpass_xnn_cpu.native.library import extension, unavailable
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Target:
 
     Attributes:
         level: the instruction sets, one of `isa.LEVELS`.
-        fp32_lanes: of our GEMM of float32; 0 where XNNPACK's is as fast.
-        fp32_packing: lanes that our panels of float32 are packed for: 16 for AVX-512, otherwise 8.
-        int8_is_own: whether our kernels of int8 are faster than XNNPACK's.
-        int8_group: the K-group of our panels of int8: 4 bytes for VNNI, otherwise 2 of int16.
-        bf16_level: the code of our kernels of bfloat16.
-        has_half_gemm: whether XNNPACK has a GEMM of float16.
-        half_accumulates_wide: whether that accumulates in float32.
-        reads_tables: whether few rows are multiplied with a matrix as the model stores it.
+        fp32_lanes: SIMD lanes of our float32 GEMM; 0 where XNNPACK's is as fast.
+        fp32_packing: SIMD lanes that our float32 panels are packed for: 16 for AVX-512, else 8.
+        int8_is_own: whether our int8 kernels are faster than XNNPACK's.
+        int8_group: the K-group of our int8 panels: 4 bytes for VNNI, otherwise 2 of int16.
+        bf16_level: the instruction sets of our bfloat16 kernels.
+        has_float16_gemm: whether XNNPACK has a float16 GEMM.
+        float16_accumulates_in_float32: whether that GEMM accumulates in float32.
+        reads_unpacked: whether there is a GEMV that reads a matrix as the model stores it.
     """
 
     level: str
@@ -38,17 +38,17 @@ class Target:
     int8_is_own: bool
     int8_group: int
     bf16_level: str
-    has_half_gemm: bool
-    half_accumulates_wide: bool
-    reads_tables: bool
+    has_float16_gemm: bool
+    float16_accumulates_in_float32: bool
+    reads_unpacked: bool
 
     @classmethod
     def named(cls, level: str, code: str = "best") -> Self:
         """Return the target of a level.
 
         Args:
-            level: of the processor, one of `isa.LEVELS`.
-            code: of our kernels: the best for it, or at most what is named; see `kernels.TARGET`.
+            level: instruction sets of the processor, one of `isa.LEVELS`.
+            code: highest instruction sets of our kernels; see `kernels.TARGET`.
         """
         rank = isa.LEVELS.index
         ours = level if code == "best" or rank(code) > rank(level) else code
@@ -58,14 +58,14 @@ class Target:
             level,
             lanes,
             max(8, lanes) if code == "best" else 8,
-            # Ours have code for AVX2 and for VNNI; XNNPACK's for AVX-512 alone is its own, and
-            # that for ARM multiplies int8 as such.
+            # Ours have code for AVX2 and VNNI. XNNPACK's is better for AVX-512 without VNNI, and
+            # for ARM, where it uses dot products of int8.
             level in ("avx2", "avx512vnni", "avx512bf16"),
             4 if rank(ours) >= rank("avx512vnni") else 2,
             "avx512" if bf16 == "avx512vnni" else bf16,
-            has_half_gemm=lanes > 0,
-            half_accumulates_wide=True,
-            reads_tables=lanes > 0,
+            has_float16_gemm=lanes > 0,
+            float16_accumulates_in_float32=True,
+            reads_unpacked=lanes > 0,
         )
 
     @property
@@ -75,12 +75,12 @@ class Target:
 
     @property
     def has_int8_recurrence(self) -> bool:
-        """Whether our recurrences multiply int8 weights: it takes VNNI."""
+        """Whether our recurrences multiply int8 weights: which needs VNNI."""
         return self.int8_group == 4
 
     @property
     def has_bf16(self) -> bool:
-        """Whether our kernels of bfloat16 are compiled for instructions of this processor."""
+        """Whether our bfloat16 kernels have SIMD code for this processor."""
         return self.bf16_level != "plain"
 
     @property
@@ -90,7 +90,7 @@ class Target:
 
 
 OVERRIDES: dict[str, Any] = {}
-"""Attributes of `current` that are replaced: for tests of kernels that are not selected here."""
+"""Attributes that `current` replaces, for tests of kernels that this processor does not select."""
 
 
 _PLANNED: ContextVar[Target | None] = ContextVar("planned target", default=None)
@@ -98,7 +98,7 @@ _PLANNED: ContextVar[Target | None] = ContextVar("planned target", default=None)
 
 @contextlib.contextmanager
 def planning_for(target: Target) -> Iterator[None]:
-    """Select kernels for a target, of which nothing is packed: plans of other processors."""
+    """Select kernels for another processor within this context: for plans, which pack nothing."""
     token = _PLANNED.set(target)
     try:
         yield
@@ -107,7 +107,7 @@ def planning_for(target: Target) -> Iterator[None]:
 
 
 def current() -> Target:
-    """Return the target that kernels are selected for: the processor's, or that of a plan.
+    """Return the target that kernels are selected for: this processor, or `planning_for`'s.
 
     Without the library, which plans do not need, the processor's features are what Linux lists.
 
@@ -120,7 +120,7 @@ def current() -> Target:
     if unavailable() is not None:
         return _listed()
     level = isa.in_use(extension().lib)
-    found = _detected(level, kernels.TARGET, wide=cpu.sums_halves_in_float32())
+    found = _detected(level, kernels.TARGET, wide=cpu.accumulates_float16_in_float32())
     return dataclasses.replace(found, **OVERRIDES) if OVERRIDES else found
 
 
@@ -128,7 +128,8 @@ def _listed() -> Target:
     """Return the target of the features that Linux lists."""
     try:
         found = Target.named(isa.listed(cpu.flags()), kernels.TARGET)
-        return dataclasses.replace(found, half_accumulates_wide=cpu.sums_halves_in_float32())
+        wide = cpu.accumulates_float16_in_float32()
+        return dataclasses.replace(found, float16_accumulates_in_float32=wide)
     except isa.CapError as error:
         raise BackendError(str(error)) from error
 
@@ -138,7 +139,7 @@ def _detected(level: str, code: str, *, wide: bool) -> Target:
     lib = extension().lib
     return dataclasses.replace(
         Target.named(level, code),
-        has_half_gemm=has_half_gemm(),
-        half_accumulates_wide=wide,
-        reads_tables=bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32)),
+        has_float16_gemm=has_float16_gemm(),
+        float16_accumulates_in_float32=wide,
+        reads_unpacked=bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32)),
     )

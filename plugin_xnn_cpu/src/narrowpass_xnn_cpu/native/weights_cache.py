@@ -1,7 +1,7 @@
-"""The weights cache of XNNPACK: the planner's cache, with blocks that C keeps.
+"""The weights cache of XNNPACK: the planner's cache, with packed weights in a table of C.
 
-XNNPACK asks a provider for packed weights while it creates an operator. That provider, and the
-table of blocks that it looks into, are in ``weights.c``.
+XNNPACK calls an ``xnn_weights_cache_provider`` while it creates an operator. The provider and its
+table of blocks are in ``csrc/runtime/weights.c``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import check, extension
 
 Create = Callable[..., int]
-"""Calls ``xnn_create_*`` with kernel, bias, weights cache, where the operator goes, and the rest of
-what is packed."""
+"""Calls ``xnn_create_*`` with kernel, bias, provider, pointer to the handle, and other packed
+constants such as scales; returns the status."""
 
-_PRIVATE = {3: UNNAMED, 4: "XNNPACK made a copy of its weights"}
+_PRIVATE = {3: UNNAMED, 4: "XNNPACK has a private copy of its weights"}
 _ORIGINS = {0: "packed", 1: "shared", 2: "mapped", **_PRIVATE}
-"""How a session came by a block, by the number that C gives."""
+"""Origin of a block in a session, by its number in C."""
 
 
 class NativeStore:
@@ -67,9 +67,9 @@ class NativeBlocks:
     """The blocks of a session; see `narrowpass_planning.weights.store.OpenBlocks`.
 
     Attributes:
-        store: what they are part of.
-        handle: the session of C.
-        provider: what is passed to ``xnn_create_*``.
+        store: the store of all sessions.
+        handle: the session in C.
+        provider: the ``xnn_weights_cache_t`` for ``xnn_create_*``.
     """
 
     def __init__(self, store: NativeStore, handle: Any, allocator: Allocator) -> None:
@@ -81,7 +81,7 @@ class NativeBlocks:
             self._lib.np_session_allocate_by(handle, self._allocation.functions)
 
     def offer(self, entry: Entry) -> None:
-        """Add a block of a mapped file to those that are found."""
+        """Add a block of a mapped file to the table."""
         item = self._ffi.new("struct np_entry *")
         item.name = bytes.fromhex(entry.name)
         item.seed, item.fingerprint = entry.seed, entry.fingerprint
@@ -91,17 +91,17 @@ class NativeBlocks:
             raise BackendError("out of memory for the index of a weights cache")
 
     def key(self, name: str) -> Any:
-        """Return a name as C takes it; NULL for a content without one."""
+        """Return a name as 32 bytes for C; NULL for constants without a name."""
         return bytes.fromhex(name) if name else self._ffi.NULL
 
     def find(self, name: str, layout: int, size: int) -> Any:
-        """Return the address of a block of ours; None where there is none."""
+        """Return the address of a block that our kernels packed; None if there is none."""
         self._next(name)
         block = self._lib.np_session_find_block(self.handle, layout, size)
         return None if block == self._ffi.NULL else block
 
     def allocate(self, size: int) -> Any:
-        """Return the address of memory for a block of ours."""
+        """Allocate memory for a block of our kernels; return its address."""
         block = self._lib.np_session_new_block(self.handle, size)
         if block == self._ffi.NULL:
             self.check_allocator()
@@ -109,12 +109,12 @@ class NativeBlocks:
         return block
 
     def check_allocator(self) -> None:
-        """Raise what a caller's allocator has raised; C knows only that there was no memory."""
+        """Raise the error of the caller's allocator; C saw only that an allocation failed."""
         if self._allocation is not None and self._allocation.errors:
             raise self._allocation.errors.pop()
 
     def keep(self, name: str, layout: int, block: Any, size: int) -> None:
-        """Take a block of ours into the session."""
+        """Add a block of our kernels to the session."""
         self._next(name)
         self._lib.np_session_keep_block(self.handle, layout, block, size)
 
@@ -144,14 +144,14 @@ class NativeBlocks:
         )
 
     def last(self) -> Block | None:
-        """Return the weights of the operator that was created last; None where it has none here."""
+        """Return the packed weights of the last created operator; None if the session has none."""
         item = self._ffi.new("struct np_entry *")
         if not self._lib.np_session_last(self.handle, item):
             return None
         return Block(item.address, int(item.size))
 
     def commit(self) -> None:
-        """Let operators run, and others find the blocks."""
+        """Let operators run, and other sessions find the blocks."""
         self._lib.np_session_commit(self.handle)
 
     def end(self) -> None:
@@ -173,21 +173,21 @@ class Session(sessions.Session):
         create: Create,
         others: Sequence[Weight] = (),
     ) -> Any:
-        """Create an operator, with weights that are there already or are packed now.
+        """Create an operator with packed weights from the cache, or pack them.
 
         Args:
-            what: the kind of operator; names it in errors.
-            parameters: all that the packed bytes follow from beside kernel and bias.
-            kernel: of the operator.
-            bias: of the operator, or None; what XNNPACK's key of the block has as such.
-            create: calls XNNPACK.
-            others: what is packed too, and not in XNNPACK's key: scales.
+            what: the kind of operator, also for errors.
+            parameters: everything beside the constants that determines the packed bytes.
+            kernel: the operator's weights.
+            bias: the operator's bias, or None; it is part of XNNPACK's own key of the block.
+            create: calls ``xnn_create_*``.
+            others: other constants that are packed, which XNNPACK's key does not have: scales.
 
         Returns:
             XNNPACK's handle.
 
         Raises:
-            BackendError: XNNPACK refuses.
+            BackendError: XNNPACK returns an error.
             UsageError: the session is not open.
         """
         self.check_state("open")
@@ -197,7 +197,7 @@ class Session(sessions.Session):
         name = self.name_of(what, parameters, kernel, bias, *others)
         key = self.blocks.key(name)
         if name and (lib.np_session_offers(session, key) or self.blocks.store.has(key)):
-            # Neither is read where the packed form is found.
+            # XNNPACK reads neither kernel nor bias if it finds the packed block.
             nowhere = ffi.new("char[32]")
             first = ffi.cast("void *", nowhere)
             second = ffi.NULL if bias is None else ffi.cast("void *", nowhere + 16)
@@ -206,7 +206,7 @@ class Session(sessions.Session):
             status = create(first, second, provider, handle, *rest)
             wanted = lib.np_session_wanted(session)
             if status and wanted:
-                # Not packed in this process. Now that its size is known: is it in the file?
+                # Not packed in this process. The call returned the size, to look it up in the file.
                 lib.np_session_expect(session, wanted)
                 status = create(first, second, provider, handle, *rest)
             if status == 0:
@@ -234,12 +234,12 @@ class Session(sessions.Session):
         return handle[0]
 
     def last_block(self) -> Block | None:
-        """Return the weights of the operator that was created last; None where it has none here."""
+        """Return the packed weights of the last created operator; None if the session has none."""
         return self.blocks.last()
 
 
 class WeightsCache(planning.WeightsCache[Session]):
-    """An empty cache of packed weights. `shared` returns that of this process."""
+    """A cache of packed weights, empty at first. `shared` returns that of this process."""
 
     def __init__(self) -> None:
         super().__init__(NativeStore(), Session)
@@ -257,16 +257,16 @@ def pointer(ffi: Any, array: Array) -> Any:
 
 
 class _Allocation:
-    """A caller's allocator, as C calls it. It lives as long as one of its blocks.
+    """A caller's allocator, callable from C. It lives as long as any of its blocks.
 
     Attributes:
         functions: a ``struct np_allocator``.
-        errors: what the allocator raised.
+        errors: exceptions that the allocator raised.
     """
 
     def __init__(self, allocator: Allocator) -> None:
         ffi, lib = extension().ffi, extension().lib
-        _let_c_allocate()
+        _register_callbacks()
         self._allocator = allocator
         self.errors: list[BaseException] = []
         self._memory: dict[int, Array] = {}
@@ -275,7 +275,7 @@ class _Allocation:
         self.functions = ffi.new("struct np_allocator *", functions)
 
     def allocate(self, size: int, alignment: int) -> Any:
-        """Return the address of fresh bytes."""
+        """Allocate bytes; return their address."""
         memory = allocate_bytes(self._allocator, size, alignment)
         address = int(memory.ctypes.data)
         self._memory[address] = memory
@@ -283,19 +283,19 @@ class _Allocation:
         return extension().ffi.cast("void *", address)
 
     def release(self, address: int) -> None:
-        """Let go of bytes."""
+        """Release bytes."""
         del self._memory[address]
         if not self._memory:
             _in_use.discard(self)
 
 
 _in_use: set[_Allocation] = set()
-"""Those that have blocks: C refers to them, and Python must not collect them."""
+"""Allocators with live blocks: C refers to them, so that they must not be collected."""
 
 
 @functools.cache
-def _let_c_allocate() -> None:
-    """Let the extension call allocators; C gets NULL where one raises, and `raised` the error."""
+def _register_callbacks() -> None:
+    """Register the callbacks of C; where an allocator raises, C gets NULL."""
     ffi = extension().ffi
 
     def allocate(context: Any, size: int, alignment: int) -> Any:

@@ -13,6 +13,8 @@ from narrowpass.ir.inference import KNOWN_SHAPE
 OPSET = 24
 """The opset of the emitted nodes."""
 
+_OPSET_OF_2_BITS = 25
+
 Dims = tuple[int | str | None, ...]
 
 
@@ -269,7 +271,9 @@ class Emitter:
         return self.op("Unsqueeze", value, self.const(axes))
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Emit a Cast."""
+        """Emit a Cast; that of 2 bits, which is younger than `OPSET`, is not shared."""
+        if value.dtype in (ir.DataType.UINT2, ir.DataType.INT2):
+            return self._write("", "Cast", [value], 1, {"to": int(dtype)}, _OPSET_OF_2_BITS)[0]
         return self.op("Cast", value, to=int(dtype))
 
     def with_dims(self, value: ir.Value, *dims: int | str | None) -> ir.Value:

@@ -1,8 +1,4 @@
-"""Attention: softmax(q·kᵀ · scale + mask)·v as one operation, its scores never in memory.
-
-The kernel reads q, k and v by strides, so that heads stay where a projection has put them, as
-[batch, rows, heads, depth], and its result lies the same way.
-"""
+"""Rules of fused attention: which attention nodes are lowered to the `Attention` computation."""
 
 from __future__ import annotations
 
@@ -15,18 +11,20 @@ from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.attention.cached import emit_attention
 from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Perm
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
+    reason = check_floats(op, facts, 3)
     masks = [mask for mask in op.inputs[3:5] if mask is not None]
     added = op.get("mask", "added") == "added"
     for mask in masks:
-        reason = reason or needs(mask, facts, ir.DataType.FLOAT if added else ir.DataType.BOOL)
+        reason = reason or check_dtype(
+            mask, facts, ir.DataType.FLOAT if added else ir.DataType.BOOL
+        )
     if reason:
         return reason
     ranks = [facts.rank(value) for value in op.inputs[:3]]
@@ -41,25 +39,25 @@ def _check(op: Op, facts: Facts) -> str | None:
 
 def _attention(op: Op, builder: Builder) -> None:
     rank = builder.rank(op.required(0))
-    turned = op.get("turned", False)
+    transposed = op.get("transposed_keys", False)
     slots, perms = [], []
-    for index, dense in ((0, rank - 1), (1, rank - 1 if turned else rank - 2), (2, rank - 1)):
+    for index, dense in ((0, rank - 1), (1, rank - 1 if transposed else rank - 2), (2, rank - 1)):
         value = op.required(index)
         perm = builder.layout(value)
         if perm[-1] != dense:
             perm = (*(axis for axis in range(rank) if axis != dense), dense)
-        slots.append(builder.at(value, perm))
-        if index == 1 and not turned:
-            # kᵀ counts its axes as [.., depth, keys].
+        slots.append(builder.slot_of(value, perm))
+        if index == 1 and not transposed:
+            # The operand is kᵀ, [.., depth, keys].
             swap = {rank - 1: rank - 2, rank - 2: rank - 1}
             perm = tuple(swap.get(axis, axis) for axis in perm)
         perms.append(perm)
     masks = [mask for mask in op.inputs[3:5] if mask is not None]
     if masks:
-        slots.append(_added(builder, masks))
+        slots.append(_mask_slot(builder, masks))
         perms.append(identity(max(builder.rank(mask) for mask in masks)))
     output = op.output
-    perm = _lies(builder, output)
+    perm = _result_layout(builder, output)
     attention = Attention(
         tuple(perms),
         perm,
@@ -73,24 +71,24 @@ def _attention(op: Op, builder: Builder) -> None:
     emit_attention(attention, slots, builder, output, perm)
 
 
-def _added(builder: Builder, masks: Sequence[ir.Value]) -> Slot:
-    """Give one mask, or the sum of two, which layers may share."""
-    slots = [builder.at(mask) for mask in masks]
+def _mask_slot(builder: Builder, masks: Sequence[ir.Value]) -> Slot:
+    """Return the slot of the mask; the sum of two masks is computed once for all layers."""
+    slots = [builder.slot_of(mask) for mask in masks]
     if len(slots) == 1:
         return slots[0]
 
     def add() -> Slot:
-        return builder.part(Binary("add"), slots, masks[0])
+        return builder.intermediate(Binary("add"), slots, masks[0])
 
     return builder.once(("masks", *slots), add)
 
 
-def _lies(builder: Builder, output: ir.Value) -> Perm:
-    """Give the order of axes in which the result is wanted: heads beside each other in rows."""
+def _result_layout(builder: Builder, output: ir.Value) -> Perm:
+    """Return the layout [.., rows, heads, depth] if a Transpose follows, else that of ONNX."""
     rank = builder.rank(output)
     user = builder.facts.only_user(output)
     if user is not None and user.op_type == "Reshape" and rank == 5:
-        # Groups and heads of a group become one axis, which is then moved.
+        # A Reshape merges groups and heads before the Transpose.
         target = user.outputs[0]
         user = builder.facts.only_user(target) if builder.facts.rank(target) == 4 else None
     if user is None or user.op_type != "Transpose" or rank < 4:

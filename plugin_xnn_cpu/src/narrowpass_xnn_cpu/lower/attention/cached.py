@@ -1,8 +1,8 @@
-"""Attention whose keys and values are caches with new rows behind: one pass over each cache.
+"""Attention fused with the Concat of its KV cache: one pass over the cached keys and values.
 
-A Concat writes its pieces one after the other. Where attention is the first to read what two of
-them form, the copy of the past ones waits for it: each block of a cache is copied, and computed
-with while it is near.
+A Concat copies the past keys or values, then the new rows. Where attention is the first reader of
+the result, the copy of the past is deferred to it: each block is copied and used while it is in the
+cache of the processor.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from narrowpass_xnn_cpu.native import attention_params
 
 @dataclass(frozen=True)
 class CachedAttention(Computation):
-    """Attention that also copies the first piece of its keys, and that of its values.
+    """Attention that also copies the past keys and values to the concatenated ones.
 
-    Operands are those of attention, then the pieces. Keys and values have their new rows already.
+    Operands are those of attention, then past keys and past values. The new rows are copied before.
 
     Attributes:
-        attention: of operands [.., rows, depth].
+        attention: the attention, with operands [.., rows, depth].
     """
 
     mnemonic = "cached_attention"
@@ -49,7 +49,7 @@ class CachedAttention(Computation):
         first, wholes = len(shapes) - 2, shapes[1:3]
         run = self.attention.size_of(shapes[:first], sizing)
         pieces = [
-            piece if waits((piece, _rest(piece, whole))) else None
+            piece if defers_copy((piece, _appended_shape(piece, whole))) else None
             for piece, whole in zip(shapes[first:], wholes, strict=True)
         ]
         if pieces == [None, None]:
@@ -58,26 +58,28 @@ class CachedAttention(Computation):
         return Run(run.shape, "NP_CACHED_ATTENTION", params=params, workspace=run.workspace)
 
 
-def waits(pieces: Sequence[Shape]) -> bool:
-    """Tell whether the copy of the first piece is left to attention: there must be others."""
+def defers_copy(pieces: Sequence[Shape]) -> bool:
+    """Return whether the copy of the past is deferred to attention: no piece may be empty."""
     return all(map(elements, pieces))
 
 
-def _rest(piece: Shape, whole: Shape) -> Shape:
-    """Give the shape of what lies behind a piece."""
+def _appended_shape(piece: Shape, whole: Shape) -> Shape:
+    """Return the shape of the rows that are appended to a piece."""
     return (*whole[:-2], whole[-2] - piece[-2], whole[-1])
 
 
 def emit_attention(
     attention: Attention, operands: Sequence[Slot], builder: Builder, value: ir.Value, perm: Perm
 ) -> None:
-    """Emit attention; it copies the KV caches that its keys and values begin with.
+    """Emit attention, with the copies of past keys and values deferred to it if possible.
 
-    Nothing is copied where they are not concatenated so, or something has read them before.
+    Copies are not deferred if keys and values are no such Concat, or if an operation has read them.
     """
     keys, values = operands[1:3]
-    firsts = [] if keys is values else [_first(builder.writers(slot)) for slot in (keys, values)]
-    pieces = [first for first in firsts if first is not None]
+    pasts = (
+        [] if keys is values else [_past_piece(builder.writers(slot)) for slot in (keys, values)]
+    )
+    pieces = [past for past in pasts if past is not None]
     if len(pieces) < 2:
         builder.compute(attention, operands, value, perm)
         return
@@ -87,10 +89,10 @@ def emit_attention(
     builder.compute(CachedAttention(attention), [*operands, *copied], value, perm)
 
 
-def _first(writers: Sequence[LoweredOp]) -> tuple[LoweredOp, ConcatPiece] | None:
-    """Return the first of two float pieces that are concatenated along the last axis but one.
+def _past_piece(writers: Sequence[LoweredOp]) -> tuple[LoweredOp, ConcatPiece] | None:
+    """Return the copy of the past, the first of two float pieces concatenated along the rows.
 
-    With it comes what it is to compute where the copy is deferred.
+    The second item is its computation with the copy deferred.
     """
     pieces = [(op, op.computation) for op in writers if isinstance(op.computation, ConcatPiece)]
     if len(writers) != 2 or len(pieces) != 2:

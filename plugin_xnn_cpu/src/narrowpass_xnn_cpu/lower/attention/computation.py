@@ -1,7 +1,7 @@
-"""Attention as one operation: softmax(q·kᵀ · scale + mask)·v, its scores never in memory.
+"""Fused attention: softmax(q·kᵀ · scale + mask)·v in one kernel, which never stores the scores.
 
-The kernel reads q, k and v by strides, so that heads stay where a projection has put them, as
-[batch, rows, heads, depth], and its result lies the same way.
+The kernel reads q, k and v by strides, so that projections need no transpose of heads: operands and
+result keep the layout [batch, rows, heads, depth].
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from narrowpass_xnn_cpu.native import attention_params
 
 @dataclass(frozen=True)
 class Attention(Computation):
-    """Attention of heads that lie anywhere, their last axis dense.
+    """Fused attention of operands in any layout whose last axis is dense.
 
     Operands are q, k and v, and a mask where there is one: floats, or booleans.
 
     Attributes:
-        perms: for each operand the order that its axes lie in; for k as [.., keys, depth].
-        perm: the order that the axes of the result are to lie in.
-        scale: what scores are multiplied by before the mask.
-        mask: what the mask does to scores: ``added``, or of booleans, ``kept`` where it is true,
-            or ``filled`` there; ``none`` without a mask.
-        fill: what scores become that are not kept.
-        safe: whether a row of scores that come to NaN gives zeros.
-        grouped: whether k and v have one head for each group of heads of q that lie side by side,
-            as [batch, groups, ..] beside [batch, groups · heads of a group, ..] (Ainslie et al.,
-            GQA, 2023).
-        targets: names of shapes [batch, groups, heads of a group, rows, depth] that k and v are
-            expanded to, where they may be repeated along other axes too.
+        perms: layout of each operand; that of k for [.., keys, depth].
+        perm: layout of the result.
+        scale: factor of the scores, applied before the mask.
+        mask: ``added``: the float mask is added to the scores; ``kept``: scores are kept where the
+            boolean mask is true; ``filled``: scores are replaced where it is true; ``none``.
+        fill: value of scores that are masked by a boolean.
+        safe: whether a row of scores whose softmax is NaN yields zeros.
+        grouped: whether k and v have one head for each group of heads of q: [batch, groups, ..]
+            beside [batch, groups · heads of a group, ..] (Ainslie et al., GQA, 2023).
+        targets: names of the shapes [batch, groups, heads of a group, rows, depth] that k and v
+            are expanded to; other axes may be broadcast too.
     """
 
     mnemonic = "attention"
@@ -64,7 +63,7 @@ class Attention(Computation):
         return self.size_of(shapes, sizing)
 
     def size_of(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """Return how it runs on operands of these shapes."""
+        """Return the kernel call for operands of these shapes; see `Computation.size`."""
         views = [View(shape, perm) for shape, perm in zip(shapes, self.perms, strict=True)]
         for view, name in zip(views[1:], self.targets, strict=False):
             view.expand([int(size) for size in sizing.value(name).reshape(-1)])
@@ -72,7 +71,7 @@ class Attention(Computation):
         if q.shape[-1] != k.shape[-1]:
             raise BackendError(f"queries of {q.shape[-1]} and keys of {k.shape[-1]} do not fit")
         heads, groups = q.shape[-3:-2], k.shape[-3:-2]
-        each = _each(heads, groups, v.shape[-3:-2]) if self.grouped else 1
+        each = _heads_per_group(heads, groups, v.shape[-3:-2]) if self.grouped else 1
         leading_k, leading_v = k.shape[:-2], v.shape[:-2]
         if each > 1:
             leading_k, leading_v = (*leading_k[:-1], *heads), (*leading_v[:-1], *heads)
@@ -94,11 +93,11 @@ class Attention(Computation):
         if each > 1:
             many = [*many[1:2], many[2] // each, each]
             whole = zip((q, k, v, *masks), strides, strict=True)
-            strides = [_split(view.shape, steps, groups[0], each) for view, steps in whole]
-            out_strides = _split(out.shape, out_strides, groups[0], each)
+            strides = [_group_strides(view.shape, steps, groups[0], each) for view, steps in whole]
+            out_strides = _group_strides(out.shape, out_strides, groups[0], each)
         rows = scores[-2]
         if rows == 1 and not strides[1][2] and not strides[2][2]:
-            # One token: its heads that share keys are rows, so that these are read once.
+            # Decode: the heads of a group become rows, so that their keys are read once.
             rows, many[2] = many[2], 1
             for steps in (*strides[:1], *strides[3:], out_strides):
                 steps[2], steps[3] = 0, steps[2]
@@ -119,8 +118,8 @@ class Attention(Computation):
         return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
 
 
-def _each(heads: Shape, groups: Shape, others: Shape) -> int:
-    """Give the heads of each group."""
+def _heads_per_group(heads: Shape, groups: Shape, others: Shape) -> int:
+    """Return the number of query heads for each key head."""
     if groups != others or not groups or not groups[0] or heads[0] % groups[0]:
         raise BackendError(
             f"{heads} heads of queries, {groups} of keys and {others} of values are no groups"
@@ -128,8 +127,8 @@ def _each(heads: Shape, groups: Shape, others: Shape) -> int:
     return heads[0] // groups[0]
 
 
-def _split(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list[int]:
-    """Cut the axis of heads, the last but two, into groups and heads: [batch, group, head, ..]."""
+def _group_strides(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list[int]:
+    """Split the stride of the heads axis in two: [batch, group, head, ..]."""
     _, batch, head, *rest = strides
     if len(shape) > 2 and shape[-3] == groups * each:
         return [batch, head * each, head, *rest]

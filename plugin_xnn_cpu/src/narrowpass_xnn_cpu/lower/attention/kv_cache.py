@@ -1,4 +1,4 @@
-"""Caches of keys and values that rows are written into."""
+"""TensorScatter: KV caches of fixed size that rows are written into."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
@@ -19,13 +19,13 @@ from narrowpass_xnn_cpu.native import kernels
 
 @dataclass(frozen=True)
 class ScatterRows(Computation):
-    """A KV cache with new rows in the place of some of its own.
+    """A KV cache with some rows overwritten.
 
-    Operands are the cache, the new rows, and where they begin for each batch, where that is given.
+    Operands are the cache, the new rows, and optionally the index of the first row for each batch.
 
     Attributes:
         axis: of rows; not 0.
-        circular: whether rows beyond the end go to the beginning.
+        circular: whether indices wrap around at the end of the cache.
     """
 
     mnemonic = "scatter_rows"
@@ -56,11 +56,11 @@ class ScatterRows(Computation):
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 2)
+    reason = check_floats(op, facts, 2)
     if reason:
         return reason
     starts = op.input(2)
-    if starts is not None and (reason := needs(starts, facts, ir.DataType.INT64)):
+    if starts is not None and (reason := check_dtype(starts, facts, ir.DataType.INT64)):
         return reason
     rank = facts.rank(op.input(0)) or 0
     axis = op.get("axis", -2)
@@ -71,7 +71,7 @@ def _check(op: Op, facts: Facts) -> str | None:
 
 def _tensor_scatter(op: Op, builder: Builder) -> None:
     axis = op.get("axis", -2) % builder.rank(op.required(0))
-    slots = [builder.at(value) for value in op.inputs if value is not None]
+    slots = [builder.slot_of(value) for value in op.inputs if value is not None]
     circular = op.get("mode", "linear") == "circular"
     builder.compute(ScatterRows(axis, circular), slots, op.output)
 

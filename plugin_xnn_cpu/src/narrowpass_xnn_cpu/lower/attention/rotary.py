@@ -1,4 +1,4 @@
-"""Rotary embedding: pairs of numbers turned by angles that follow from their row's position."""
+"""Rotary embedding: pairs of elements rotated by angles that depend on the position of the row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
@@ -19,16 +19,16 @@ from narrowpass_xnn_cpu.native import attention_params, kernels
 
 @dataclass(frozen=True)
 class Rotary(Computation):
-    """Rotary embedding of rows that lie anywhere (Su et al., RoFormer, 2021).
+    """Rotary embedding of x in any layout (Su et al., RoFormer, 2021).
 
     Operands are x, the cosines and the sines, of up to four axes. Cosines and sines broadcast
-    against x but along rows, which are as long as the rotated part, or half as long where both of
-    a pair share them. The result lies as x does.
+    against x, except along the last axis: it has the rotated elements, or half as many if both
+    elements of a pair share them. The result has the layout of x.
 
     Attributes:
-        perms: for each operand the order that its axes lie in; the last one stays the last.
-        interleaved: whether pairs lie side by side, and not half of the rotated part apart.
-        rotated: how many numbers of each row are rotated; None for all.
+        perms: layout of each operand; the last axis stays the last.
+        interleaved: whether pairs are neighbours, not half of the rotated elements apart.
+        rotated: number of elements of each row that are rotated; None for all.
     """
 
     mnemonic = "rotary"
@@ -45,7 +45,7 @@ class Rotary(Computation):
         width = shapes[1][-1]
         if shapes[2][-1] != width or width not in (rotated, rotated // 2) or rotated > depth:
             raise BackendError(
-                f"{rotated} of {depth} numbers cannot be turned by {width} cosines and "
+                f"{rotated} of {depth} elements cannot be rotated by {width} cosines and "
                 f"{shapes[2][-1]} sines"
             )
         sizes = broadcast(*(shape for shape, _ in views))
@@ -67,7 +67,7 @@ class Rotary(Computation):
 
 
 def _rows(lies: Shape, perm: Perm) -> tuple[Shape, list[int]]:
-    """Give three sizes and strides of the axes before rows, in ONNX's order."""
+    """Return sizes and strides of the three axes before rows, in the order of ONNX."""
     steps = kernels.dense_strides(lies)
     places = [perm.index(axis) for axis in range(len(perm) - 1)]
     sizes = tuple(lies[place] for place in places)
@@ -77,7 +77,7 @@ def _rows(lies: Shape, perm: Perm) -> tuple[Shape, list[int]]:
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
+    reason = check_floats(op, facts, 3)
     if reason:
         return reason
     ranks = [facts.rank(value) or 0 for value in op.inputs]
@@ -94,7 +94,7 @@ def _rotary(op: Op, builder: Builder) -> None:
         perm = builder.layout(value)
         if perm[-1] != rank - 1:
             perm = identity(rank)
-        slots.append(builder.at(value, perm))
+        slots.append(builder.slot_of(value, perm))
         perms.append(perm)
     rotary = Rotary(tuple(perms), op.get("interleaved", False), op.get("rotated", None))
     builder.compute(rotary, slots, op.output, perms[0])

@@ -1,4 +1,4 @@
-"""Convolutions as computations, and how its window moves."""
+"""The float32 and bfloat16 convolution, and the parameters of kernel windows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError, BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Image
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -24,19 +24,20 @@ from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 CHANNELS_LAST: dict[int, Perm] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
-"""The order in which images lie, by rank."""
+"""The channels-last layout, by rank: NWC and NHWC."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """How a window moves over two dimensions; lines count as images of height 1.
+class KernelWindow:
+    """Kernel size, pads, strides and dilations in two dimensions; 1-D images have height 1.
 
     Attributes:
         size: height, width.
         pads: top, left, bottom, right.
-        strides: down, right.
-        dilations: down, right.
-        only_for: sizes of the input that the pads are for; None for one that they all fit.
+        strides: vertical, horizontal.
+        dilations: vertical, horizontal.
+        only_for: input sizes that the pads of ``auto_pad`` were computed for; None for a dimension
+            whose pads do not depend on it.
     """
 
     size: tuple[int, int]
@@ -46,35 +47,37 @@ class Window:
     only_for: tuple[int | str | None, ...] = ()
 
     def check(self, image: Shape) -> None:
-        """Check that the pads are for an input of shape [N, H, W, C].
+        """Check that the pads were computed for an input of shape [N, H, W, C].
 
         Raises:
-            BackendError: they are for another size than that which was inferred.
+            BackendError: they were computed for another size.
         """
         sizes = image[3 - len(self.only_for) : 3]
         if any(known not in (None, size) for known, size in zip(self.only_for, sizes, strict=True)):
             raise BackendError(f"pads were chosen for {self.only_for}, not for {list(image)}")
 
     @classmethod
-    def of(cls, op: Op, size: Sequence[int], dims: Sequence[int | str | None] | None) -> Window:
+    def of(
+        cls, op: Op, size: Sequence[int], dims: Sequence[int | str | None] | None
+    ) -> KernelWindow:
         """Read the attributes of an operator.
 
         Args:
             op: the operator.
-            size: of the window, in one or two dimensions.
-            dims: sizes of the input in these dimensions, as far as they are known.
+            size: of the kernel window, in one or two dimensions.
+            dims: spatial dimensions of the input, as far as they are known.
 
         Raises:
-            BackendError: what XNNPACK cannot do, or what is not known.
+            AttributesError: attributes that no kernel supports, or a size that is not known.
         """
         spatial = len(size)
         if spatial not in (1, 2):
-            raise BackendError(f"windows of {spatial} dimensions have no kernel")
+            raise AttributesError(f"kernel windows of {spatial} dimensions have no kernel")
         strides = list(op.get("strides", [1] * spatial))
         dilations = list(op.get("dilations", [1] * spatial))
         pads = list(op.get("pads", [0] * 2 * spatial))
         if not len(strides) == len(dilations) == spatial or len(pads) != 2 * spatial:
-            raise BackendError("strides, dilations or pads do not fit the window")
+            raise AttributesError("strides, dilations or pads do not fit the kernel window")
         mode = op.get("auto_pad", "NOTSET")
         only_for: tuple[int | str | None, ...] = ()
         if mode == "VALID":
@@ -86,7 +89,7 @@ class Window:
                 None if step == 1 else dim for step, dim in zip(strides, sizes, strict=True)
             )
         if min(pads) < 0:
-            raise BackendError(f"negative pads {pads} have no kernel")
+            raise AttributesError(f"negative pads {pads} have no kernel")
         if spatial == 1:
             spread = (0, pads[0], 0, pads[1])
             return cls((1, size[0]), spread, (1, strides[0]), (1, dilations[0]), only_for)
@@ -114,7 +117,7 @@ def _same_pads(
         else:
             dim = None if dims is None else dims[axis]
             if not isinstance(dim, int):
-                raise BackendError(f"auto_pad {mode} with strides needs sizes that are known")
+                raise AttributesError(f"auto_pad {mode} with strides needs sizes that are known")
             total = max(0, (-(-dim // stride) - 1) * stride + reach - dim)
         small, large = total // 2, total - total // 2
         before.append(small if mode == "SAME_UPPER" else large)
@@ -123,28 +126,28 @@ def _same_pads(
 
 
 def image_of(shape: Shape) -> Shape:
-    """Return [N, H, W, C] of images, or of lines, which count as images of height 1."""
+    """Return the shape as [N, H, W, C]; 1-D images [N, W, C] have height 1."""
     return shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
 
 
-def sized(
-    operator: Any, window: Window, outputs: int, shape: Shape, sizing: Sizing
+def output_shape(
+    operator: Any, kernel_window: KernelWindow, outputs: int, shape: Shape, sizing: Sizing
 ) -> tuple[Shape, str]:
-    """Size a convolution operator; return the shape of the result and the call.
+    """Return the output shape of a convolution operator, and its call.
 
     Args:
-        operator: has ``reshape`` for [N, H, W, C].
-        window: the kernel window and how it moves.
+        operator: a packed convolution, or an XNNPACK operator, which is reshaped.
+        kernel_window: kernel size, pads, strides and dilations.
         outputs: channels of the result.
         shape: of the operand, with channels last.
         sizing: the thread pool.
 
     Raises:
-        BackendError: nothing is left of the output.
+        BackendError: the output would be empty.
     """
     image = image_of(shape)
-    window.check(image)
-    # An empty batch has an output too, of a size that only a full one has.
+    kernel_window.check(image)
+    # The height and width of an empty batch are those of a batch of 1.
     full = (max(1, image[0]), *image[1:])
     if isinstance(operator, PackedConvolution):
         height, width = operator.output_size(full)
@@ -157,14 +160,16 @@ def sized(
     return result, operator.call if image[0] else ""
 
 
-def reshaped(operator: Any, shape: Shape, sizing: Sizing, epilogue: Epilogue | None = None) -> None:
-    """Reshape an operator that `sized` has asked for the size of its result only.
+def reshape_packed(
+    operator: Any, shape: Shape, sizing: Sizing, epilogue: Epilogue | None = None
+) -> None:
+    """Reshape a packed convolution, which `output_shape` does not do.
 
     Args:
         operator: of a convolution.
         shape: of the operand, with channels last.
         sizing: the thread pool.
-        epilogue: in place of the operator's.
+        epilogue: replaces that of the operator; None to keep it.
     """
     if isinstance(operator, PackedConvolution):
         image = image_of(shape)
@@ -180,11 +185,11 @@ class Conv2d(WithEpilogue):
     Attributes:
         weight: [O, KH, KW, C / groups], or [KH, KW, O] for depthwise; float32 or bfloat16.
         bias: float32 [O], or None.
-        window: the kernel window and how it moves.
-        movement: pads, strides, dilations and groups of the kernel.
+        kernel_window: kernel size, pads, strides and dilations.
+        attributes: pads, strides, dilations and groups of the kernel.
         outputs: channels of the result.
         algorithm: ``direct``, ``depthwise`` or ``transposed``.
-        image: what is known of the images; see `Convolution.image`.
+        image: known sizes of the images; see `Convolution.image`.
         winograd: whether Winograd's algorithm may be used.
         adjustments: output padding of a transposed convolution.
     """
@@ -192,8 +197,8 @@ class Conv2d(WithEpilogue):
     mnemonic = "convolution"
     weight: Weight
     bias: Weight | None
-    window: Window
-    movement: Movement
+    kernel_window: KernelWindow
+    attributes: ConvAttributes
     outputs: int
     algorithm: str = "direct"
     image: Image | None = None
@@ -202,11 +207,11 @@ class Conv2d(WithEpilogue):
 
     @functools.cached_property
     def problem(self) -> Convolution:
-        """What is to be computed, as the kernel table takes it."""
+        """The problem that the kernel table selects a kernel for."""
         return Convolution(
             self.weight,
             self.bias,
-            self.movement,
+            self.attributes,
             self.epilogue,
             depthwise=self.algorithm == "depthwise",
             adjustments=self.adjustments if self.algorithm == "transposed" else None,
@@ -220,12 +225,12 @@ class Conv2d(WithEpilogue):
 
     @property
     def is_depthwise_kernel(self) -> bool:
-        """Whether our depthwise kernel of float32 computes it."""
+        """Whether the own float32 depthwise kernel computes it."""
         return self._kernel is fp32_depthwise.DEPTHWISE
 
     @property
     def is_direct_kernel(self) -> bool:
-        """Whether our direct convolution of float32 computes it."""
+        """Whether the own float32 direct convolution computes it."""
         return self._kernel is fp32.CONVOLUTION
 
     @property
@@ -236,7 +241,7 @@ class Conv2d(WithEpilogue):
         """See `Computation.kernel_name`."""
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = "convolution" if self._is_bf16 else names.get(self.algorithm) or packed.name
-        return f"{packed.maker}{name}"
+        return f"{packed.prefix}{name}"
 
     def precision(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.precision`."""
@@ -253,6 +258,6 @@ class Conv2d(WithEpilogue):
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
-        result, call = sized(operator, self.window, self.outputs, shapes[0], sizing)
-        reshaped(operator, shapes[0], sizing, self.fitting(shapes, result))
+        result, call = output_shape(operator, self.kernel_window, self.outputs, shapes[0], sizing)
+        reshape_packed(operator, shapes[0], sizing, self.fitting(shapes, result))
         return Run(result, call, operator, operator.params)

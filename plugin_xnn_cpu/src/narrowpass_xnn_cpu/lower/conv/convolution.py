@@ -7,19 +7,19 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv import transposed
-from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Conv2d, Window
-from narrowpass_xnn_cpu.lower.conv.separable import take_depthwise
+from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Conv2d, KernelWindow
+from narrowpass_xnn_cpu.lower.conv.separable import fuse_separable
 from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import emit
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.problems.convolution import Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Image
 from narrowpass_xnn_cpu.native.table.convolution import (
     bf16_is_own,
     fuses_epilogue,
@@ -47,13 +47,13 @@ def _kernel_dims(op: Op, facts: Facts) -> tuple[int, ...] | str:
     return sizes
 
 
-def _window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> Window:
+def _kernel_window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> KernelWindow:
     dims = facts.dims(op.input(0))
-    return Window.of(op, sizes[2:], None if dims is None else dims[2:])
+    return KernelWindow.of(op, sizes[2:], None if dims is None else dims[2:])
 
 
 def _check_conv(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
+    reason = check_floats(op, facts, 3)
     if reason:
         return reason
     sizes = _kernel_dims(op, facts)
@@ -66,8 +66,8 @@ def _check_conv(op: Op, facts: Facts) -> str | None:
     if isinstance(channels, int) and channels != sizes[1] * groups:
         return f"its input has {channels} channels, its kernel is for {sizes[1] * groups}"
     try:
-        _window(op, facts, sizes)
-    except BackendError as error:
+        _kernel_window(op, facts, sizes)
+    except AttributesError as error:
         return str(error)
     return _check_bias(op, facts, sizes[0])
 
@@ -83,14 +83,16 @@ def _bias(facts: Facts, value: ir.Value | None) -> Weight | None:
     return None if value is None else facts.weight(value)
 
 
-def _movement(op: Op, window: Window) -> Movement:
-    return Movement(window.pads, window.strides, window.dilations, op.get("group", 1))
+def _conv_attributes(op: Op, kernel_window: KernelWindow) -> ConvAttributes:
+    return ConvAttributes(
+        kernel_window.pads, kernel_window.strides, kernel_window.dilations, op.get("group", 1)
+    )
 
 
 def _image(facts: Facts, value: ir.Value) -> Image | None:
-    """Give what is known of images; None where their rank is not, and for lines.
+    """Return the known batch, height and width of images; None for 1-D images and unknown rank.
 
-    A batch that is not known is 1: more images are no worse.
+    An unknown batch counts as 1: kernels are not slower for larger batches.
     """
     batch, _, *sizes = facts.dims(value) or (None, None)
     if len(sizes) != 2:
@@ -103,41 +105,41 @@ def _is_depthwise(op: Op, per_group: int) -> bool:
     return per_group == 1 and bool(op.get("group", 1) > 1)
 
 
-def _conv_ends(op: Op, facts: Facts) -> bool:
+def _conv_fuses_epilogue(op: Op, facts: Facts) -> bool:
     sizes = _kernel_dims(op, facts)
     if isinstance(sizes, str):
         return False
-    window, depthwise = _window(op, facts, sizes), _is_depthwise(op, sizes[1])
-    dtype, movement = facts.stored(op.required(1)).dtype, _movement(op, window)
-    return fuses_epilogue(dtype, movement, sizes[0], target.current(), depthwise=depthwise)
+    kernel_window, depthwise = _kernel_window(op, facts, sizes), _is_depthwise(op, sizes[1])
+    dtype, attributes = facts.stored(op.required(1)).dtype, _conv_attributes(op, kernel_window)
+    return fuses_epilogue(dtype, attributes, sizes[0], target.current(), depthwise=depthwise)
 
 
 def lower_conv(op: Op, builder: Builder) -> None:
-    """Emit a convolution, a matmul of its pixels, or that fused with what is before it."""
+    """Emit a convolution; a 1x1 one as a matmul of pixels, fused with a depthwise one before it."""
     facts = builder.facts
     given = op.required(0)
     kernel = facts.stored(op.required(1))
-    window = _window(op, facts, kernel.shape)
+    kernel_window = _kernel_window(op, facts, kernel.shape)
     outputs, per_group = kernel.shape[:2]
     perm = CHANNELS_LAST[len(kernel.shape)]
-    movement = _movement(op, window)
+    attributes = _conv_attributes(op, kernel_window)
     depthwise = _is_depthwise(op, per_group)
     processor = target.current()
     if bf16_is_own(kernel.dtype, processor, depthwise=depthwise):
         narrow = Conv2d(
             op.epilogue,
             op.residual_fits,
-            weight=kernel.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1),
+            weight=kernel.reshape(outputs, per_group, *kernel_window.size).transpose(0, 2, 3, 1),
             bias=_bias(facts, op.input(2)),
-            window=window,
-            movement=movement,
+            kernel_window=kernel_window,
+            attributes=attributes,
             outputs=outputs,
         )
-        emit(op, builder, narrow, [builder.at(given, perm)], perm)
+        emit(op, builder, narrow, [builder.slot_of(given, perm)], perm)
         return
     kernel = kernel.cast(np.dtype(np.float32))
-    if is_pixel_matmul(window.size, movement, processor):
-        # As floats: bytes of a matrix would be widened in each run.
+    if is_pixel_matmul(kernel_window.size, attributes, processor):
+        # As float32: an int8 matrix would be dequantized in each run.
         floats = dataclasses.replace(kernel.reshape(outputs, per_group), quantized=None)
         matmul = ConstantMatMul(
             op.epilogue,
@@ -145,13 +147,13 @@ def lower_conv(op: Op, builder: Builder) -> None:
             weight=floats.transpose(1, 0),
             bias=_bias(facts, op.input(2)),
         )
-        slot = builder.at(given, perm)
-        if not take_depthwise(op, matmul, slot, builder, perm):
+        slot = builder.slot_of(given, perm)
+        if not fuse_separable(op, matmul, slot, builder, perm):
             emit(op, builder, matmul, [slot], perm)
         return
-    image = kernel.reshape(outputs, per_group, *window.size)
+    image = kernel.reshape(outputs, per_group, *kernel_window.size)
     if depthwise:
-        packed = image.reshape(outputs, *window.size).transpose(1, 2, 0)
+        packed = image.reshape(outputs, *kernel_window.size).transpose(1, 2, 0)
     else:
         packed = image.transpose(0, 2, 3, 1)
     convolution = Conv2d(
@@ -159,18 +161,18 @@ def lower_conv(op: Op, builder: Builder) -> None:
         op.residual_fits,
         weight=packed,
         bias=_bias(facts, op.input(2)),
-        window=window,
-        movement=movement,
+        kernel_window=kernel_window,
+        attributes=attributes,
         outputs=outputs,
         algorithm="depthwise" if depthwise else "direct",
         image=_image(facts, given),
         winograd=builder.winograd,
     )
-    emit(op, builder, convolution, [builder.at(given, perm)], perm)
+    emit(op, builder, convolution, [builder.slot_of(given, perm)], perm)
 
 
 def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
+    reason = check_floats(op, facts, 3)
     if reason:
         return reason
     sizes = _kernel_dims(op, facts)
@@ -187,11 +189,11 @@ def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
     if isinstance(channels, int) and channels != sizes[0]:
         return f"its input has {channels} channels, its kernel is for {sizes[0]}"
     try:
-        window = _window(op, facts, sizes)
-    except BackendError as error:
+        kernel_window = _kernel_window(op, facts, sizes)
+    except AttributesError as error:
         return str(error)
     extra = list(op.get("output_padding", [0] * (len(sizes) - 2)))
-    strides = window.strides[-len(extra) :]
+    strides = kernel_window.strides[-len(extra) :]
     if any(not 0 <= a < s for a, s in zip(extra, strides, strict=False)):
         return f"output_padding {extra} is not below the strides"
     return _check_bias(op, facts, sizes[1] * groups)
@@ -200,43 +202,51 @@ def _check_conv_transpose(op: Op, facts: Facts) -> str | None:
 def _conv_transpose(op: Op, builder: Builder) -> None:
     facts = builder.facts
     kernel = facts.weight(op.required(1))
-    window = _window(op, facts, kernel.shape)
+    kernel_window = _kernel_window(op, facts, kernel.shape)
     groups = op.get("group", 1)
     inputs, per_group = kernel.shape[:2]
     outputs = per_group * groups
     bias = _bias(facts, op.input(2))
     padded = any(op.get("output_padding", ()))
-    if transposed.is_matmul(window, groups) and not padded:
-        transposed.lower_matmul(op, builder, kernel, bias, window)
+    if transposed.is_matmul(kernel_window, groups) and not padded:
+        transposed.lower_matmul(op, builder, kernel, bias, kernel_window)
         return
-    grouped = kernel.reshape(groups, inputs // groups, per_group, *window.size)
-    packed = grouped.transpose(0, 2, 3, 4, 1).reshape(outputs, *window.size, inputs // groups)
-    if transposed.is_convolution(window, groups):
+    grouped = kernel.reshape(groups, inputs // groups, per_group, *kernel_window.size)
+    packed = grouped.transpose(0, 2, 3, 4, 1).reshape(
+        outputs, *kernel_window.size, inputs // groups
+    )
+    if transposed.is_convolution(kernel_window, groups):
         image = _image(facts, op.required(0))
-        transposed.lower_convolution(op, builder, packed, bias, window, image)
+        transposed.lower_convolution(op, builder, packed, bias, kernel_window, image)
         return
     rank = len(kernel.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
     extra = [0, *extra] if len(extra) == 1 else extra
-    if transposed.is_interleaved(window, groups, extra):
-        transposed.lower_interleaved(op, builder, packed, bias, window, extra)
+    if transposed.is_subpixel(kernel_window, groups, extra):
+        transposed.lower_subpixel(op, builder, packed, bias, kernel_window, extra)
         return
     transposed_convolution = Conv2d(
         op.epilogue,
         weight=packed,
         bias=bias,
-        window=window,
-        movement=_movement(op, window),
+        kernel_window=kernel_window,
+        attributes=_conv_attributes(op, kernel_window),
         outputs=outputs,
         algorithm="transposed",
         adjustments=tuple(extra),
     )
     perm = CHANNELS_LAST[rank]
-    given = builder.at(op.required(0), perm)
+    given = builder.slot_of(op.required(0), perm)
     builder.compute(transposed_convolution, [given], op.output, perm)
 
 
 RULES: tuple[Rule, ...] = (
-    *rules("Conv", lower=lower_conv, check=_check_conv, clamps=True, ends=_conv_ends),
-    *rules("ConvTranspose", lower=_conv_transpose, check=_check_conv_transpose, clamps=True),
+    *rules(
+        "Conv",
+        lower=lower_conv,
+        check=_check_conv,
+        fuses_clamp=True,
+        fuses_epilogue=_conv_fuses_epilogue,
+    ),
+    *rules("ConvTranspose", lower=_conv_transpose, check=_check_conv_transpose, fuses_clamp=True),
 )

@@ -1,4 +1,4 @@
-"""Pooling over windows and over whole images."""
+"""Max and average pooling, local and global."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError, BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Window
+from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, KernelWindow
 from narrowpass_xnn_cpu.lower.elementwise.reduction import Reduce
-from narrowpass_xnn_cpu.lower.movement.axes import check_filled
-from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.problems.bounds import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.problems.bounds import (
+    check_kernel_size,
+    checked_pixels,
+    checked_shape,
+)
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
 
 
 @dataclass(frozen=True)
 class Pool(Computation):
-    """A pooling of [N, H, W, C]; pads depend on the sizes, where these are rounded up.
+    """Max or average pooling of [N, H, W, C].
 
     Attributes:
-        window: the kernel window and how it moves.
-        maximum: whether it is the greatest element, and not the average.
-        ceil: whether sizes of the result are rounded up.
+        kernel_window: kernel size, pads, strides and dilations.
+        maximum: whether it is max pooling, not average pooling.
+        ceil: whether output sizes are rounded up (``ceil_mode``).
     """
 
     mnemonic = "pool"
-    window: Window
+    kernel_window: KernelWindow
     maximum: bool
     ceil: bool
 
@@ -46,61 +50,65 @@ class Pool(Computation):
 
     def pack(self, op: LoweredOp, session: Session | None) -> Int8Pools | None:
         """See `Computation.pack`."""
-        return Int8Pools(self.window) if op.output.dtype.itemsize == 1 else None
+        return Int8Pools(self.kernel_window) if op.output.dtype.itemsize == 1 else None
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
-        window, pools = self.window, step.packed
-        window.check(image)
-        # An empty batch has an output too, of a size that only a full one tells.
+        kernel_window, pools = self.kernel_window, step.packed
+        kernel_window.check(image)
+        # The height and width of an empty batch are those of a batch of 1.
         full = (max(1, image[0]), *image[1:])
         pads = self._pads(image)
         if pools is not None:
             height, width = pools.of(pads).reshape(full, sizing.pool)
         else:
-            height, width = self._counts(full, pads)
+            height, width = self._output_size(full, pads)
         line: Shape = (image[0], width, image[3])
         result: Shape = (image[0], height, width, image[3]) if len(shape) == 4 else line
         if not image[0]:
             return Run(result)
         if pools is not None:
             return Run(result, pools.of(pads).call, pools.of(pads))
-        moves = window.size, window.strides, window.dilations, pads[:2]
+        moves = kernel_window.size, kernel_window.strides, kernel_window.dilations, pads[:2]
         params = kernels.pool(image, (height, width), *moves, maximum=self.maximum)
         return Run(result, "NP_POOL", params=params)
 
-    def _counts(self, image: Shape, pads: tuple[int, ...]) -> tuple[int, int]:
+    def _output_size(self, image: Shape, pads: tuple[int, ...]) -> tuple[int, int]:
         """Return the height and width of the output."""
-        window = self.window
+        kernel_window = self.kernel_window
         checked_shape(image, 4)
         checked_pixels(pads, 0, "padding")
         checked_pixels(
-            (*window.size, *window.strides, *window.dilations), 1, "window, stride or dilation"
+            (*kernel_window.size, *kernel_window.strides, *kernel_window.dilations),
+            1,
+            "kernel size, stride or dilation",
         )
-        check_window(image, window.size, pads, window.dilations)
+        check_kernel_size(image, kernel_window.size, pads, kernel_window.dilations)
         reaches = [
-            (size - 1) * step + 1 for size, step in zip(window.size, window.dilations, strict=True)
+            (size - 1) * step + 1
+            for size, step in zip(kernel_window.size, kernel_window.dilations, strict=True)
         ]
         height, width = (
-            (image[1 + axis] + pads[axis] + pads[2 + axis] - reaches[axis]) // window.strides[axis]
+            (image[1 + axis] + pads[axis] + pads[2 + axis] - reaches[axis])
+            // kernel_window.strides[axis]
             + 1
             for axis in (0, 1)
         )
         return height, width
 
     def _pads(self, image: Shape) -> tuple[int, ...]:
-        """Return the pads, with what rounding up adds at the end."""
+        """Return the pads, extended at the end where output sizes are rounded up."""
         if not self.ceil:
-            return self.window.pads
-        window, pads = self.window, list(self.window.pads)
+            return self.kernel_window.pads
+        kernel_window, pads = self.kernel_window, list(self.kernel_window.pads)
         for axis in (0, 1):
-            reach = (window.size[axis] - 1) * window.dilations[axis] + 1
+            reach = (kernel_window.size[axis] - 1) * kernel_window.dilations[axis] + 1
             padded = image[1 + axis] + pads[axis] + pads[2 + axis]
-            stride = window.strides[axis]
+            stride = kernel_window.strides[axis]
             count = -(-(padded - reach) // stride) + 1
-            # A window that would start in the padding after the input is left out.
+            # An output pixel whose kernel window starts in the padding at the end is dropped.
             if (count - 1) * stride >= image[1 + axis] + pads[axis]:
                 count -= 1
             pads[2 + axis] += max(0, (count - 1) * stride + reach - padded)
@@ -108,28 +116,30 @@ class Pool(Computation):
 
 
 class Int8Pools:
-    """XNNPACK's max pooling of int8, whose pads are those of the operator.
+    """XNNPACK's int8 max pooling; the operator is created anew if pads change.
 
     Args:
-        window: the kernel window and how it moves.
+        kernel_window: kernel size, pads, strides and dilations.
     """
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self, kernel_window: KernelWindow) -> None:
+        self._kernel_window = kernel_window
         self._last: tuple[tuple[int, ...], movement.MaxPoolS8] | None = None
 
     def of(self, pads: tuple[int, ...]) -> movement.MaxPoolS8:
         """Return the operator for these pads."""
         if self._last is None or self._last[0] != pads:
-            window = self._window
-            operator = movement.MaxPoolS8(window.size, pads, window.strides, window.dilations)
+            kernel_window = self._kernel_window
+            operator = movement.MaxPoolS8(
+                kernel_window.size, pads, kernel_window.strides, kernel_window.dilations
+            )
             self._last = pads, operator
         return self._last[1]
 
 
 @dataclass(frozen=True)
 class PadImage(Computation):
-    """Zeros around images: for averages that count the padding.
+    """Zero padding of images, for averages that include the padding.
 
     Attributes:
         pads: top, left, bottom, right.
@@ -160,14 +170,14 @@ class PadImage(Computation):
         return Run(result, step.packed.call, step.packed)
 
 
-def _window(op: Op, facts: Facts) -> Window:
+def _kernel_window(op: Op, facts: Facts) -> KernelWindow:
     dims = facts.dims(op.input(0))
-    return Window.of(op, op.get("kernel_shape", ()), None if dims is None else dims[2:])
+    return KernelWindow.of(op, op.get("kernel_shape", ()), None if dims is None else dims[2:])
 
 
 def _check_pool(op: Op, facts: Facts) -> str | None:
     maximum = op.kind == "MaxPool"
-    reason = check_filled(op, facts) if maximum else needs_floats(op, facts)
+    reason = check_float_or_int8(op, facts) if maximum else check_floats(op, facts)
     if reason:
         return reason
     if facts.rank(op.input(0)) not in CHANNELS_LAST:
@@ -175,21 +185,21 @@ def _check_pool(op: Op, facts: Facts) -> str | None:
     if len(op.outputs) > 1 and (op.outputs[1].uses() or op.outputs[1].name in facts.needed):
         return "the indices of the maxima are used"
     try:
-        window = _window(op, facts)
-    except BackendError as error:
+        kernel_window = _kernel_window(op, facts)
+    except AttributesError as error:
         return str(error)
     ceil = bool(op.get("ceil_mode", 0))
     if ceil and op.get("auto_pad", "NOTSET") != "NOTSET":
         return "ceil_mode with auto_pad is not covered"
     for axis in (0, 1):
-        if max(window.pads[axis], window.pads[2 + axis]) >= (
-            (window.size[axis] - 1) * window.dilations[axis] + 1
+        if max(kernel_window.pads[axis], kernel_window.pads[2 + axis]) >= (
+            (kernel_window.size[axis] - 1) * kernel_window.dilations[axis] + 1
         ):
-            return "windows may lie in the padding altogether"
+            return "kernel windows may lie in the padding altogether"
     if maximum:
         return None
-    if window.dilations != (1, 1):
-        return "averages over dilated windows have no kernel"
+    if kernel_window.dilations != (1, 1):
+        return "average pooling with dilations has no kernel"
     if op.get("count_include_pad", 0) and ceil:
         return "averages that count the padding, with ceil_mode, have no kernel"
     return None
@@ -198,27 +208,29 @@ def _check_pool(op: Op, facts: Facts) -> str | None:
 def _max_pool(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = CHANNELS_LAST[builder.rank(given)]
-    window = _window(op, builder.facts)
+    kernel_window = _kernel_window(op, builder.facts)
     ceil = bool(op.get("ceil_mode", 0))
-    pool = Pool(window, maximum=True, ceil=ceil)
-    builder.compute(pool, [builder.at(given, perm)], op.output, perm)
+    pool = Pool(kernel_window, maximum=True, ceil=ceil)
+    builder.compute(pool, [builder.slot_of(given, perm)], op.output, perm)
 
 
 def _average_pool(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = CHANNELS_LAST[builder.rank(given)]
-    window = _window(op, builder.facts)
-    slot = builder.at(given, perm)
-    if op.get("count_include_pad", 0) and any(window.pads):
-        slot = builder.part(PadImage(window.pads), [slot], given)
-        window = Window(window.size, (0, 0, 0, 0), window.strides, window.dilations)
-    pool = Pool(window, maximum=False, ceil=bool(op.get("ceil_mode", 0)))
+    kernel_window = _kernel_window(op, builder.facts)
+    slot = builder.slot_of(given, perm)
+    if op.get("count_include_pad", 0) and any(kernel_window.pads):
+        slot = builder.intermediate(PadImage(kernel_window.pads), [slot], given)
+        kernel_window = KernelWindow(
+            kernel_window.size, (0, 0, 0, 0), kernel_window.strides, kernel_window.dilations
+        )
+    pool = Pool(kernel_window, maximum=False, ceil=bool(op.get("ceil_mode", 0)))
     builder.compute(pool, [slot], op.output, perm)
 
 
 def _check_global(op: Op, facts: Facts) -> str | None:
-    bytes_too = (ir.DataType.INT8,) if op.kind == "GlobalMaxPool" else ()
-    reason = needs(op.required(0), facts, ir.DataType.FLOAT, *bytes_too)
+    int8_types = (ir.DataType.INT8,) if op.kind == "GlobalMaxPool" else ()
+    reason = check_dtype(op.required(0), facts, ir.DataType.FLOAT, *int8_types)
     if reason:
         return reason
     if facts.rank(op.input(0)) in (None, 0, 1, 2):
@@ -232,7 +244,7 @@ def _global_pool(op: Op, builder: Builder) -> None:
     perm = CHANNELS_LAST.get(rank, builder.layout(given))
     axes = tuple(i for i, axis in enumerate(perm) if axis >= 2)
     reduce = Reduce("mean" if op.kind == "GlobalAveragePool" else "max", axes)
-    builder.compute(reduce, [builder.at(given, perm)], op.output, perm)
+    builder.compute(reduce, [builder.slot_of(given, perm)], op.output, perm)
 
 
 RULES: tuple[Rule, ...] = (

@@ -1,4 +1,4 @@
-"""Resizing of images."""
+"""Resize and Upsample of images: bilinear and nearest."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
-from narrowpass_xnn_cpu.lower.movement.axes import check_filled
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
@@ -24,8 +24,8 @@ class TargetSize:
     """The height and width of a resized image.
 
     Attributes:
-        sizes: both; empty where they follow from `scales`.
-        scales: of both.
+        sizes: height and width; empty where they follow from `scales`.
+        scales: of height and width.
         exact: whether scaled sizes must be whole numbers.
     """
 
@@ -34,7 +34,7 @@ class TargetSize:
     exact: bool = True
 
     def of(self, shape: Shape) -> tuple[int, int]:
-        """Return them for an image [N, H, W, C].
+        """Return height and width for an image [N, H, W, C].
 
         Raises:
             BackendError: scales that leave a fraction of a pixel.
@@ -108,7 +108,7 @@ class ResizeNearest(Computation):
 
 
 def _sizes_and_scales(op: Op) -> tuple[int | None, int | None]:
-    """Give the indices of the inputs that hold sizes and scales."""
+    """Return the indices of the inputs that hold sizes and scales."""
     if op.kind == "Upsample":
         return None, 1 if op.version >= 9 else None
     if op.version < 11:
@@ -117,7 +117,7 @@ def _sizes_and_scales(op: Op) -> tuple[int | None, int | None]:
 
 
 def _scales(op: Op, facts: Facts) -> list[float] | None:
-    """Give the scale of each axis, where they are constant and given."""
+    """Return the constant scale of each axis; None if there are none."""
     if op.kind == "Upsample" and op.version < 9:
         return list(op.get("scales", ())) or None
     _, at = _sizes_and_scales(op)
@@ -127,7 +127,7 @@ def _scales(op: Op, facts: Facts) -> list[float] | None:
 
 def _check_resize(op: Op, facts: Facts) -> str | None:
     nearest = op.get("mode", "nearest") == "nearest"
-    reason = check_filled(op, facts) if nearest else needs_floats(op, facts)
+    reason = check_float_or_int8(op, facts) if nearest else check_floats(op, facts)
     if reason:
         return reason
     if facts.rank(op.input(0)) != 4:
@@ -155,7 +155,7 @@ def _check_resize(op: Op, facts: Facts) -> str | None:
             return f"coordinates by {how} have no kernel"
         if how != "align_corners" and scales is not None and not _exact(op, facts, scales):
             return "scales that leave a fraction of a pixel have no kernel"
-        if how == "pytorch_half_pixel" and _leaves_one(op, facts, scales):
+        if how == "pytorch_half_pixel" and _may_become_one(op, facts, scales):
             return "one pixel by pytorch_half_pixel, which is the first one, has no kernel"
         return None
     if mode == "nearest":
@@ -164,7 +164,7 @@ def _check_resize(op: Op, facts: Facts) -> str | None:
 
 
 def _exact(op: Op, facts: Facts, scales: Sequence[float]) -> bool:
-    """Tell whether scaled sizes are whole numbers: XNNPACK goes by sizes, ONNX by scales."""
+    """Return whether scaled sizes are whole numbers: XNNPACK resizes by sizes, ONNX by scales."""
     dims = (facts.dims(op.input(0)) or (None,) * 4)[2:]
     for dim, scale in zip(dims, scales[2:], strict=True):
         if scale >= 1 and float(scale).is_integer():
@@ -174,13 +174,13 @@ def _exact(op: Op, facts: Facts, scales: Sequence[float]) -> bool:
     return True
 
 
-def _leaves_one(op: Op, facts: Facts, scales: Sequence[float] | None) -> bool:
-    """Tell whether the height or width may become 1 while it is another one."""
+def _may_become_one(op: Op, facts: Facts, scales: Sequence[float] | None) -> bool:
+    """Return whether a height or width other than 1 may become 1."""
     dims = (facts.dims(op.input(0)) or (None,) * 4)[2:]
     if scales is None:
         sizes = [int(size) for size in facts.array(op.input(3))[2:]]
     else:
-        # With a factor of 1 and more only one pixel becomes one; with others sizes are known.
+        # A factor of 1 or more yields 1 from 1 only; sizes with other factors are known.
         sizes = [
             0 if scale >= 1 or not isinstance(dim, int) else int(dim * scale)
             for dim, scale in zip(dims, scales[2:], strict=True)
@@ -201,7 +201,7 @@ def _check_nearest(op: Op, facts: Facts, how: str, scales: Sequence[float] | Non
         return "nearest pixels have a kernel for whole factors only"
     rounding = op.get("nearest_mode", "round_prefer_floor")
     legacy = op.kind == "Upsample" or op.version < 11
-    # For whole factors these all give each pixel in turn, as often as the factor says.
+    # For integer factors all of these repeat each pixel as often as the factor.
     if legacy or (how == "asymmetric" and rounding == "floor"):
         return None
     if how in ("half_pixel", "pytorch_half_pixel") and rounding.startswith("round"):
@@ -226,7 +226,7 @@ def _resize(op: Op, builder: Builder) -> None:
     if op.get("mode", "nearest") == "linear":
         how = "half_pixel" if how == "pytorch_half_pixel" else how
         resize = ResizeLinear(how, target)
-    builder.compute(resize, [builder.at(op.required(0), NHWC)], op.output, NHWC)
+    builder.compute(resize, [builder.slot_of(op.required(0), NHWC)], op.output, NHWC)
 
 
 RULES: tuple[Rule, ...] = (*rules("Resize", "Upsample", lower=_resize, check=_check_resize),)

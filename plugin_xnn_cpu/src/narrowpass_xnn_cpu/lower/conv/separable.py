@@ -1,8 +1,8 @@
-"""Depthwise convolutions that are computed in one pass with what is around them.
+"""Depth-first fusion of a depthwise convolution with the convolutions around it.
 
-The image between a product that makes many channels of few and a depthwise convolution is the
-largest of networks for small devices. Where it does not fit the second cache, most of both steps'
-time goes into writing and reading it; see `Separable`.
+The expanded image between a 1x1 convolution and a depthwise convolution is the largest of mobile
+networks. Where it does not fit the L2 cache, most of the time of both goes into storing and loading
+it; see `Separable`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.conv.conv2d import Conv2d, Window, sized
+from narrowpass_xnn_cpu.lower.conv.conv2d import Conv2d, KernelWindow, output_shape
 from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
@@ -24,22 +24,25 @@ from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 LEAST_BYTES = 1 << 19
-"""Of an inner image, so that it pays not to write it: half of what a core's second cache has."""
+"""Size of the inner image from which fusion pays: half of a core's L2 cache."""
 
 
-def take_depthwise(
+def fuse_separable(
     op: Op, project: ConstantMatMul, rows: Slot, builder: Builder, perm: Perm
 ) -> bool:
-    """Fuse a matmul with the depthwise convolution before it, where that pays.
+    """Fuse a 1x1 convolution with the depthwise convolution before it, where that pays.
 
     Args:
-        op: the matmul.
-        project: what it computes, which is not emitted yet.
-        rows: its operand.
+        op: the 1x1 convolution.
+        project: its matmul, which is not emitted yet.
+        rows: the operand of the matmul.
         builder: has the operations before it.
-        perm: the order of the result's axes.
+        perm: the layout of the result.
+
+    Returns:
+        Whether it was fused and emitted.
     """
-    middle = builder.maker(rows)
+    middle = builder.sole_producer(rows)
     if middle is None or not project.is_gemm or not op.residual_fits:
         return False
     depthwise = middle.computation
@@ -47,7 +50,7 @@ def take_depthwise(
         return False
     if depthwise.epilogue.residual:
         return False
-    first = _expanding(middle, depthwise, builder)
+    first = _expand_convolution(middle, depthwise, builder)
     expand: ConstantMatMul | Conv2d | None = None
     replaced = [middle]
     if first is not None and _bytes(middle.operands[0], builder) >= LEAST_BYTES:
@@ -56,7 +59,7 @@ def take_depthwise(
         return False
     operands = [replaced[0].operands[0]]
     if op.residual is not None:
-        operands.append(builder.at(op.residual, perm))
+        operands.append(builder.slot_of(op.residual, perm))
     fused = SeparableConvolution(
         project.epilogue, expand=expand, depthwise=depthwise, project=project
     )
@@ -71,9 +74,9 @@ class SeparableConvolution(WithEpilogue):
     Operands are the images and the residual of the last one.
 
     Attributes:
-        expand: the first convolution, or a matmul of each pixel; None for none.
-        depthwise: the convolution in the middle.
-        project: the matmul of each pixel of that.
+        expand: the first convolution, or the matmul of a 1x1 one; None for none.
+        depthwise: the depthwise convolution.
+        project: the matmul of the 1x1 convolution after it.
     """
 
     mnemonic = "separable_convolution"
@@ -82,15 +85,15 @@ class SeparableConvolution(WithEpilogue):
     project: ConstantMatMul
 
     @property
-    def _window(self) -> Window:
+    def _kernel_window(self) -> KernelWindow:
         first = self.expand
-        return first.window if isinstance(first, Conv2d) else self.depthwise.window
+        return first.kernel_window if isinstance(first, Conv2d) else self.depthwise.kernel_window
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         if self.expand is None:
-            return "depthwise convolution and product"
-        return "convolutions in bands"
+            return "depthwise and 1x1 convolution"
+        return "depth-first convolutions"
 
     def pack(self, op: LoweredOp, session: Session | None) -> Separable:
         """See `Computation.pack`."""
@@ -104,16 +107,16 @@ class SeparableConvolution(WithEpilogue):
         """See `Computation.size`."""
         operator = step.packed
         outputs = self.project.weight.shape[1]
-        result, call = sized(operator, self._window, outputs, shapes[0], sizing)
+        result, call = output_shape(operator, self._kernel_window, outputs, shapes[0], sizing)
         self.fitting(shapes, result)
         return Run(result, call, operator, operator.params)
 
 
-def _expanding(
+def _expand_convolution(
     middle: LoweredOp, depthwise: Conv2d, builder: Builder
 ) -> tuple[LoweredOp, ConstantMatMul | Conv2d] | None:
-    """Return what computes the images that a depthwise convolution alone reads."""
-    op = builder.maker(middle.operands[0], middle)
+    """Return the operation and computation before a depthwise convolution that can be fused."""
+    op = builder.sole_producer(middle.operands[0], middle)
     if op is None:
         return None
     first = op.computation
@@ -121,13 +124,13 @@ def _expanding(
         return (op, first) if first.is_gemm and not first.epilogue.residual else None
     if not isinstance(first, Conv2d) or first.epilogue.residual:
         return None
-    # The size that pads are for is known of the images in the middle only.
-    fits = first.is_direct_kernel and not depthwise.window.only_for
+    # Only the kernel window of the first convolution is checked against the input size.
+    fits = first.is_direct_kernel and not depthwise.kernel_window.only_for
     return (op, first) if fits else None
 
 
 def _bytes(slot: Slot, builder: Builder) -> int:
-    """Give the bytes of an image in a slot; 0 where its dimensions are not known."""
+    """Return the bytes of a float32 image in a slot; 0 if its dimensions are not known."""
     dims = (builder.facts.dims(builder.value_of(slot)) or ())[1:]
     sizes = [dim for dim in dims if isinstance(dim, int)]
     return 4 * math.prod(sizes) if len(sizes) == len(dims) == 3 else 0

@@ -1,4 +1,4 @@
-"""Activations and functions of one float that kernels of our own compute."""
+"""Activations and mathematical functions of one operand that own kernels compute."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise.typed import MathFunction
 from narrowpass_xnn_cpu.lower.layout import common_layout
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 
@@ -32,13 +32,13 @@ _PARAMETERS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "Tan": ("tan", ()),
     "ThresholdedRelu": ("thresholded relu", (("alpha", 1.0),)),
 }
-"""Names of ``NP_MATH_*``, and the attributes with their defaults that are its parameters."""
+"""Names of ``NP_MATH_*``, with the attributes that are parameters and their defaults."""
 
 _SELU_OF_1 = 1.6732, 1.0507
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    return needs_floats(op, facts)
+    return check_floats(op, facts)
 
 
 def _activation(op: Op, builder: Builder) -> None:
@@ -48,19 +48,19 @@ def _activation(op: Op, builder: Builder) -> None:
         parameters = op.get("alpha", _SELU_OF_1[0]), op.get("gamma", _SELU_OF_1[1])
     given = op.required(0)
     perm = builder.layout(given)
-    builder.compute(MathFunction(name, parameters), [builder.at(given, perm)], op.output, perm)
+    builder.compute(MathFunction(name, parameters), [builder.slot_of(given, perm)], op.output, perm)
 
 
 def _check_swiglu(op: Op, facts: Facts) -> str | None:
-    return needs_floats(op, facts, 2)
+    return check_floats(op, facts, 2)
 
 
 def _swiglu(op: Op, builder: Builder) -> None:
     gate, factor, output = op.required(0), op.required(1), op.output
     perm = common_layout(builder, [gate, factor], builder.rank(gate))
     swish = MathFunction("swish", (op.get("alpha", 1.0),))
-    gated = builder.part(swish, [builder.at(gate, perm)], output)
-    builder.compute(Binary("multiply"), [gated, builder.at(factor, perm)], output, perm)
+    gated = builder.intermediate(swish, [builder.slot_of(gate, perm)], output)
+    builder.compute(Binary("multiply"), [gated, builder.slot_of(factor, perm)], output, perm)
 
 
 RULES: tuple[Rule, ...] = (

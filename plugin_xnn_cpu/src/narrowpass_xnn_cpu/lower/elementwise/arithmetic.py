@@ -1,4 +1,4 @@
-"""Elementwise operators."""
+"""Arithmetic and activations of XNNPACK, Clip, Max, Min, Pow and Identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.elementwise.comparison import pair, single
+from narrowpass_xnn_cpu.lower.elementwise.comparison import emit_binary, emit_unary
 from narrowpass_xnn_cpu.lower.elementwise.typed import (
     ANY,
     INTEGERS,
@@ -22,16 +22,16 @@ from narrowpass_xnn_cpu.lower.elementwise.typed import (
     TYPED,
     Cast,
     TypedBinary,
+    check_same_dtype,
     emit_typed,
     fold_pairs,
     layout_of,
-    needs_one_type,
     typed_operand,
 )
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lower.steps import Binary, Unary, lead
+from narrowpass_xnn_cpu.lower.steps import Binary, Unary, add_leading_axes
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
 
@@ -48,7 +48,7 @@ _UNARY = {
     "gelu": "gelu",
     "tanh-gelu": "approxgelu",
 }
-"""XNNPACK's names of operators without parameters. Names in lower case are of patterns."""
+"""Names in XNNPACK of unary operators without parameters, by operator or pattern."""
 
 _BINARY = {
     "Add": "add",
@@ -62,7 +62,7 @@ _BINARY = {
 
 @dataclass(frozen=True)
 class AddClamp(Computation):
-    """The sum of two tensors of one shape, clamped: one pass over memory instead of two.
+    """Addition of two tensors of equal shape with a clamp, fused to one pass over memory.
 
     Attributes:
         limits: the clipping range.
@@ -108,7 +108,7 @@ class Function(Computation):
 
 
 def _check_floats(op: Op, facts: Facts) -> str | None:
-    return needs_floats(op, facts, len(op.inputs))
+    return check_floats(op, facts, len(op.inputs))
 
 
 def clamp(builder: Builder, slot: Slot, value: ir.Value, perm: Perm, op: Op) -> None:
@@ -117,15 +117,15 @@ def clamp(builder: Builder, slot: Slot, value: ir.Value, perm: Perm, op: Op) -> 
 
 
 def unary(op: Op, builder: Builder, function: str, parameters: tuple[float, ...] = ()) -> None:
-    """Emit an elementwise operator, in whatever order of axes the operand has."""
+    """Emit a unary operator of XNNPACK in the layout of the operand."""
     elementwise(op, builder, Unary(function, parameters))
 
 
 def elementwise(op: Op, builder: Builder, computation: Computation) -> None:
-    """Emit an elementwise computation, in whatever order of axes the operand has."""
+    """Emit an elementwise computation in the layout of the operand."""
     given = op.required(0)
     perm = builder.layout(given)
-    builder.compute(computation, [builder.at(given, perm)], op.output, perm)
+    builder.compute(computation, [builder.slot_of(given, perm)], op.output, perm)
 
 
 def _unary(op: Op, builder: Builder) -> None:
@@ -133,17 +133,17 @@ def _unary(op: Op, builder: Builder) -> None:
 
 
 _SIGNS = {"Abs": ("abs", "abs"), "Neg": ("negate", "neg")}
-"""XNNPACK's names, and those of ``NP_UNARY_*``."""
+"""Names in XNNPACK, and those of ``NP_UNARY_*``."""
 
 
 def _check_sign(op: Op, facts: Facts) -> str | None:
-    return needs_one_type([op.required(0)], facts, *NUMBERS)
+    return check_same_dtype([op.required(0)], facts, *NUMBERS)
 
 
 def _sign(op: Op, builder: Builder) -> None:
     ours = builder.facts.dtype(op.input(0)) in TYPED
     if ours:
-        single(op, builder, _SIGNS[op.kind][1])
+        emit_unary(op, builder, _SIGNS[op.kind][1])
         return
     unary(op, builder, _SIGNS[op.kind][0])
 
@@ -153,7 +153,7 @@ def _function(op: Op, builder: Builder) -> None:
 
 
 def function(op: Op, builder: Builder, name: str) -> None:
-    """Emit a function of float32, in whatever order of axes the operand has."""
+    """Emit an own elementwise function of float32 in the layout of the operand."""
     elementwise(op, builder, Function(name))
 
 
@@ -174,7 +174,7 @@ def _leaky_relu(op: Op, builder: Builder) -> None:
 
 
 def clip_limits(op: Op, facts: Facts) -> tuple[float, float] | str:
-    """Give the bounds of a Clip, or the reason why they are not known."""
+    """Return the clipping range of a Clip, or the reason why it is not known."""
     if op.version < 11:
         low, high = op.get("min", -math.inf), op.get("max", math.inf)
     else:
@@ -192,13 +192,13 @@ def clip_limits(op: Op, facts: Facts) -> tuple[float, float] | str:
 
 
 def _check_clip(op: Op, facts: Facts) -> str | None:
-    if not isinstance(clip_limits(op, facts), str) and needs_floats(op, facts) is None:
+    if not isinstance(clip_limits(op, facts), str) and check_floats(op, facts) is None:
         return None
     if op.version < 11:
-        return needs_floats(op, facts)
+        return check_floats(op, facts)
     if any((facts.rank(bound) or 0) > (facts.rank(op.input(0)) or 0) for bound in op.inputs[1:]):
         return "a bound has more dimensions than what is clipped"
-    return needs_one_type(op.inputs, facts, *NUMBERS)
+    return check_same_dtype(op.inputs, facts, *NUMBERS)
 
 
 def _clip(op: Op, builder: Builder) -> None:
@@ -214,7 +214,7 @@ def _clip(op: Op, builder: Builder) -> None:
         if value is not None
     ]
     if not bounds:
-        builder.alias(output, builder.at(given, perm), perm)
+        builder.alias(output, builder.slot_of(given, perm), perm)
         return
     slot = typed_operand(builder, given, perm)
     for name, bound in bounds[:-1]:
@@ -233,16 +233,16 @@ def _check_binary(op: Op, facts: Facts) -> str | None:
         return "slopes for each channel, of operator sets below 7, are not covered"
     if op.kind == "PRelu":
         return _check_floats(op, facts)
-    return needs_one_type(op.inputs, facts, *NUMBERS)
+    return check_same_dtype(op.inputs, facts, *NUMBERS)
 
 
 def _is_typed(op: Op, facts: Facts) -> bool:
-    """Tell whether no operator of XNNPACK is for the operands."""
+    """Return whether the dtype of the operands is not supported by XNNPACK."""
     return facts.dtype(op.input(0)) in TYPED
 
 
-def _bound(op: Op, facts: Facts) -> float | None:
-    """Give the number that a Max or Min compares with; None where there is no such constant."""
+def _constant_bound(op: Op, facts: Facts) -> float | None:
+    """Return the scalar constant of a Max or Min of two operands; None if there is none."""
     numbers = [facts.scalar(value) for value in op.inputs]
     found = [number for number in numbers if number is not None and not math.isnan(number)]
     return found[0] if len(numbers) == 2 and found else None
@@ -250,16 +250,16 @@ def _bound(op: Op, facts: Facts) -> float | None:
 
 def _extreme(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
-    bound = _bound(op, builder.facts)
+    bound = _constant_bound(op, builder.facts)
     given = values[0]
-    # XNNPACK loses NaN in the greater or lesser of two computed tensors.
+    # Max and Min of XNNPACK do not propagate NaN.
     if len(values) > 1 and (bound is None or _is_typed(op, builder.facts)):
         fold_pairs(builder, values, op.output, op.kind.lower())
         return
     if bound is not None:
         given = values[1] if builder.facts.scalar(values[0]) == bound else values[0]
     perm = builder.layout(given)
-    slot = builder.at(given, perm)
+    slot = builder.slot_of(given, perm)
     if bound is not None:
         limits = (bound, math.inf) if op.kind == "Max" else (-math.inf, bound)
         slot = builder.emit(Unary("clamp", limits), [slot], builder.new(op.output))
@@ -267,7 +267,7 @@ def _extreme(op: Op, builder: Builder) -> None:
     if rank == len(perm):
         builder.alias(op.output, slot, perm)
         return
-    builder.compute(lead(len(perm), rank), [slot], op.output)
+    builder.compute(add_leading_axes(len(perm), rank), [slot], op.output)
 
 
 def _binary(op: Op, builder: Builder) -> None:
@@ -276,7 +276,7 @@ def _binary(op: Op, builder: Builder) -> None:
     rank = max(builder.rank(value) for value in values)
     perm = common_layout(builder, values, rank)
     if len(values) == 1:
-        builder.alias(output, builder.at(values[0], perm), perm)
+        builder.alias(output, builder.slot_of(values[0], perm), perm)
         return
     if _is_typed(op, builder.facts):
         fold_pairs(builder, values, output, "add" if op.kind == "Sum" else op.kind.lower())
@@ -313,22 +313,22 @@ def _mean(op: Op, builder: Builder) -> None:
 
 
 def same_shape(facts: Facts, one: ir.Value, other: ir.Value) -> bool:
-    """Tell whether two values surely have one shape: of numbers, or of names of inputs."""
+    """Return whether two values are known to have equal shapes, of numbers or symbols of inputs."""
     first, second = facts.dims(one), facts.dims(other)
     if first is None or first != second:
         return False
     return all(isinstance(dim, int) or dim in facts.names for dim in first)
 
 
-_POWERS = (0.5, 1.0, 2.0, 3.0, -0.5)
-"""Constant exponents of floats that need no general power."""
+_SIMPLE_EXPONENTS = (0.5, 1.0, 2.0, 3.0, -0.5)
+"""Constant exponents of floats that are lowered to sqrt, multiplications or rsqrt."""
 
 
-def _easy_power(op: Op, facts: Facts) -> float | None:
+def _simple_exponent(op: Op, facts: Facts) -> float | None:
     exponent = facts.scalar(op.input(1))
-    if exponent not in _POWERS or not facts.is_float(op.input(0)):
+    if exponent not in _SIMPLE_EXPONENTS or not facts.is_float(op.input(0)):
         return None
-    # An exponent of more dimensions than its base gives these to the result.
+    # An exponent of shape [1] extends the rank of a scalar base.
     return None if facts.rank(op.input(0)) == 0 != facts.rank(op.input(1)) else exponent
 
 
@@ -336,16 +336,16 @@ def _check_pow(op: Op, facts: Facts) -> str | None:
     if op.version < 7 and op.get("broadcast", 0):
         return "broadcasting along an axis, of operator sets below 7, is not covered"
     values = [op.required(0)], [op.required(1)]
-    return next(filter(None, (needs_one_type(each, facts, *NUMBERS) for each in values)), None)
+    return next(filter(None, (check_same_dtype(each, facts, *NUMBERS) for each in values)), None)
 
 
 def _power(op: Op, builder: Builder) -> None:
-    """Add a power of any types: of different ones as float64, or int64 where both are integers."""
+    """Emit Pow of any dtypes; different ones are computed in float64, or int64 for integers."""
     base, exponent, output = op.required(0), op.required(1), op.output
     facts = builder.facts
     types = facts.dtype(base), facts.dtype(exponent)
     if types[0] == types[1] or (facts.is_float(base) and facts.is_float(exponent)):
-        pair(op, builder, "pow")
+        emit_binary(op, builder, "pow")
         return
     perm = layout_of(builder, [base, exponent])
     wide = np.dtype(np.int64 if all(dtype in INTEGERS for dtype in types) else np.float64)
@@ -363,20 +363,20 @@ def _power(op: Op, builder: Builder) -> None:
 
 
 def _pow(op: Op, builder: Builder) -> None:
-    exponent = _easy_power(op, builder.facts)
+    exponent = _simple_exponent(op, builder.facts)
     if exponent is None:
         _power(op, builder)
         return
     if exponent == 1.0:
         given = op.required(0)
         perm = builder.layout(given)
-        builder.alias(op.output, builder.at(given, perm), perm)
+        builder.alias(op.output, builder.slot_of(given, perm), perm)
         return
     if exponent == 3.0:
         given = op.required(0)
         perm = builder.layout(given)
-        slot = builder.at(given, perm)
-        square = builder.part(Unary("square"), [slot], op.output)
+        slot = builder.slot_of(given, perm)
+        square = builder.intermediate(Unary("square"), [slot], op.output)
         builder.compute(Binary("multiply"), [square, slot], op.output, perm)
         return
     if exponent == 2.0:
@@ -389,7 +389,7 @@ def _reciprocal(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
     one = builder.constant_slot("one", np.array(1, np.float32))
-    builder.compute(Binary("divide"), [one, builder.at(given, perm)], op.output, perm)
+    builder.compute(Binary("divide"), [one, builder.slot_of(given, perm)], op.output, perm)
 
 
 def _check_identity(op: Op, facts: Facts) -> str | None:
@@ -399,13 +399,13 @@ def _check_identity(op: Op, facts: Facts) -> str | None:
         training = op.input(2)
         if training is not None and facts.scalar(training) != 0.0:
             return "it may be in training mode"
-    return needs_one_type([op.required(0)], facts, *ANY)
+    return check_same_dtype([op.required(0)], facts, *ANY)
 
 
 def _identity(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
-    builder.alias(op.output, builder.at(given, perm), perm)
+    builder.alias(op.output, builder.slot_of(given, perm), perm)
 
 
 RULES: tuple[Rule, ...] = (
@@ -418,7 +418,7 @@ RULES: tuple[Rule, ...] = (
     *rules("LeakyRelu", lower=_leaky_relu, check=_check_floats),
     *rules("Clip", lower=_clip, check=_check_clip),
     *rules("Max", "Min", lower=_extreme, check=_check_binary),
-    *rules(*_BINARY, lower=_binary, check=_check_binary, clamps=True),
+    *rules(*_BINARY, lower=_binary, check=_check_binary, fuses_clamp=True),
     *rules("Mean", lower=_mean, check=_check_binary),
     *rules("Pow", lower=_pow, check=_check_pow),
     *rules("Reciprocal", lower=_reciprocal, check=_check_floats),

@@ -1,4 +1,4 @@
-"""Conversions between element types."""
+"""Cast and CastLike."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _check_cast(op: Op, facts: Facts) -> str | None:
 
 
 def _cast(op: Op, builder: Builder) -> None:
-    """Round where the model does: a value of a narrow type is computed with in float32.
+    """Lower a Cast; values of narrow floats are held in float32 and rounded here.
 
-    What other operators make of a narrow type stays as it is until it leaves the partition, or
-    until a Cast asks for its type.
+    Results of other operators with a narrow dtype are rounded only when they leave the partition,
+    or when a Cast reads them.
     """
     given, facts = op.required(0), builder.facts
     source, target = facts.dtype(given), facts.dtype(op.output)
@@ -47,7 +47,7 @@ def _cast(op: Op, builder: Builder) -> None:
         raise ValueError("a type is not known")
     if source == target:
         perm = builder.layout(given)
-        builder.alias(op.output, builder.at(given, perm), perm)
+        builder.alias(op.output, builder.slot_of(given, perm), perm)
         return
     perm = layout_of(builder, [given])
     slot = typed_operand(builder, given, perm, rounded=True)
@@ -60,8 +60,8 @@ def _cast(op: Op, builder: Builder) -> None:
 def _to_float(op: Op, builder: Builder, slot: Slot, perm: Perm) -> None:
     output, target = op.output, builder.facts.dtype(op.output)
     if not builder.facts.is_float(op.required(0)):
-        slot = builder.part(Cast(), [slot], output)
-    # What only leaves the partition is rounded there.
+        slot = builder.intermediate(Cast(), [slot], output)
+    # A value without readers in the partition is rounded when it leaves it.
     if target in NARROW and output.uses():
         slot = round_to(builder, slot, target, output)
     builder.alias(output, slot, perm)

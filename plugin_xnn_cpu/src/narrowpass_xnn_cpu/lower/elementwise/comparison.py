@@ -1,4 +1,4 @@
-"""Comparisons, logic, and operators of integers."""
+"""Comparisons, logical and bitwise operators, BitShift, Mod, Sign, IsNaN and IsInf."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from narrowpass_xnn_cpu.lower.elementwise.typed import (
     NUMBERS,
     TypedBinary,
     TypedUnary,
+    check_same_dtype,
     emit_typed,
     layout_of,
-    needs_one_type,
     typed_operand,
 )
 from narrowpass_xnn_cpu.lower.op import Op
@@ -27,22 +27,22 @@ _COMPARISONS = {
     "Greater": "less",
     "GreaterOrEqual": "less or equal",
 }
-"""Names of ``NP_BINARY_*``; what is greater has its operands the other way round."""
+"""Names of ``NP_BINARY_*``; for Greater and GreaterOrEqual the operands are swapped."""
 
 _LOGIC = {"And": "and", "Or": "or", "Xor": "xor"}
 _BITWISE = {"BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor"}
 
 
-def _check_pair(op: Op, facts: Facts, *dtypes: ir.DataType) -> str | None:
+def _check_binary(op: Op, facts: Facts, *dtypes: ir.DataType) -> str | None:
     if op.version < 7 and op.get("broadcast", 0):
         return "broadcasting along an axis, of operator sets below 7, is not covered"
-    return needs_one_type([op.required(0), op.required(1)], facts, *dtypes)
+    return check_same_dtype([op.required(0), op.required(1)], facts, *dtypes)
 
 
 def _compare(op: Op, builder: Builder) -> None:
     values = [op.required(0), op.required(1)]
     perm = layout_of(builder, values)
-    # What is computed of a narrow type is compared as the type has it.
+    # Operands of a narrow dtype are rounded to it before they are compared.
     first, second = (typed_operand(builder, value, perm, rounded=True) for value in values)
     if op.kind.startswith("Greater"):
         first, second = second, first
@@ -50,34 +50,34 @@ def _compare(op: Op, builder: Builder) -> None:
 
 
 def _logic(op: Op, builder: Builder) -> None:
-    pair(op, builder, _LOGIC[op.kind])
+    emit_binary(op, builder, _LOGIC[op.kind])
 
 
 def _bitwise(op: Op, builder: Builder) -> None:
-    pair(op, builder, _BITWISE[op.kind])
+    emit_binary(op, builder, _BITWISE[op.kind])
 
 
 def _shift(op: Op, builder: Builder) -> None:
-    pair(op, builder, "shl" if op.attributes["direction"] == "LEFT" else "shr")
+    emit_binary(op, builder, "shl" if op.attributes["direction"] == "LEFT" else "shr")
 
 
 def _check_mod(op: Op, facts: Facts) -> str | None:
-    return _check_pair(op, facts, *NUMBERS)
+    return _check_binary(op, facts, *NUMBERS)
 
 
 def _mod(op: Op, builder: Builder) -> None:
-    pair(op, builder, "fmod" if op.get("fmod", 0) else "mod")
+    emit_binary(op, builder, "fmod" if op.get("fmod", 0) else "mod")
 
 
-def pair(op: Op, builder: Builder, name: str) -> None:
-    """Add an operator of two operands of the output's type; one of ``NP_BINARY_*``."""
+def emit_binary(op: Op, builder: Builder, name: str) -> None:
+    """Emit a binary operator of the dtype of the output; one of ``NP_BINARY_*``."""
     values = [op.required(0), op.required(1)]
     perm = layout_of(builder, values)
     operands = [typed_operand(builder, value, perm) for value in values]
     emit_typed(builder, TypedBinary(name), operands, op.output, perm)
 
 
-_SINGLE = {
+_UNARY = {
     "Sign": ("sign", NUMBERS),
     "Not": ("not", (ir.DataType.BOOL,)),
     "BitwiseNot": ("invert", INTEGERS),
@@ -86,19 +86,19 @@ _SINGLE = {
 }
 
 
-def _check_single(op: Op, facts: Facts) -> str | None:
-    return needs_one_type([op.required(0)], facts, *_SINGLE[op.kind][1])
+def _check_unary(op: Op, facts: Facts) -> str | None:
+    return check_same_dtype([op.required(0)], facts, *_UNARY[op.kind][1])
 
 
 def _single(op: Op, builder: Builder) -> None:
     positive, negative = bool(op.get("detect_positive", 1)), bool(op.get("detect_negative", 1))
-    single(op, builder, _SINGLE[op.kind][0], positive=positive, negative=negative)
+    emit_unary(op, builder, _UNARY[op.kind][0], positive=positive, negative=negative)
 
 
-def single(
+def emit_unary(
     op: Op, builder: Builder, name: str, *, positive: bool = True, negative: bool = True
 ) -> None:
-    """Add an operator of one operand; one of ``NP_UNARY_*``."""
+    """Emit a unary operator; one of ``NP_UNARY_*``."""
     given = op.required(0)
     perm = layout_of(builder, [given])
     condition = name.startswith("is")
@@ -107,10 +107,12 @@ def single(
 
 
 RULES: tuple[Rule, ...] = (
-    *rules(*_COMPARISONS, lower=_compare, check=lambda op, facts: _check_pair(op, facts, *ANY)),
-    *rules(*_LOGIC, lower=_logic, check=lambda op, facts: _check_pair(op, facts, ir.DataType.BOOL)),
-    *rules(*_BITWISE, lower=_bitwise, check=lambda op, facts: _check_pair(op, facts, *INTEGERS)),
-    *rules("BitShift", lower=_shift, check=lambda op, facts: _check_pair(op, facts, *INTEGERS)),
+    *rules(*_COMPARISONS, lower=_compare, check=lambda op, facts: _check_binary(op, facts, *ANY)),
+    *rules(
+        *_LOGIC, lower=_logic, check=lambda op, facts: _check_binary(op, facts, ir.DataType.BOOL)
+    ),
+    *rules(*_BITWISE, lower=_bitwise, check=lambda op, facts: _check_binary(op, facts, *INTEGERS)),
+    *rules("BitShift", lower=_shift, check=lambda op, facts: _check_binary(op, facts, *INTEGERS)),
     *rules("Mod", lower=_mod, check=_check_mod),
-    *rules(*_SINGLE, lower=_single, check=_check_single),
+    *rules(*_UNARY, lower=_single, check=_check_unary),
 )

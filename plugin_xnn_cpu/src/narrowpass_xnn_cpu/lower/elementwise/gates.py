@@ -1,7 +1,7 @@
-"""Gates: x · logistic(slope · x + cubic · x³), times another value, in one pass.
+"""Gated activations: x · sigmoid(slope · x + cubic · x³) · factor, in one pass.
 
-SiLU has a slope of 1; QuickGelu one of 1.702; and GELU by tanh is the one that has a cubic term,
-since (1 + tanh(u)) / 2 is the logistic function of 2 · u.
+The slope is 1 for SiLU and 1.702 for QuickGelu. The tanh approximation of GELU has a cubic term,
+since (1 + tanh(u)) / 2 = sigmoid(2 · u).
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.fusion.matching import part
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.fusion.matching import slice_of
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 
 _TANH_SLOPE = 2 * math.sqrt(2 / math.pi)
-_PRODUCTS = ("MatMul", "linear", "Gemm")
+_MATMULS = ("MatMul", "linear", "Gemm")
 
 
 @dataclass(frozen=True)
 class Gate(Computation):
-    """Rows gated, and multiplied with others.
+    """A gated activation.
 
-    Operands are the gated rows, and their factor if there is one; they may be one slot, of which
-    both are parts.
+    Operands are x and optionally the factor. Both may be slices of one slot.
 
     Attributes:
         slope: see above.
         cubic: see above.
-        parts: where each operand starts in its rows; empty where they are whole.
-        width: how many columns of each row they are; 0 where they are whole.
+        parts: first column of each operand in its slot; empty if they are no slices.
+        width: number of columns of the slices; 0 if they are no slices.
     """
 
     mnemonic = "gate"
@@ -64,7 +63,7 @@ class Gate(Computation):
                 raise BackendError(f"parts of {columns} do not lie in {list(shape)}")
             places = [(start, shape[-1]) for start in self.parts]
         else:
-            # Nothing but the number of elements matters: pieces that threads may share.
+            # Elementwise: any split into rows for threads is valid.
             columns = math.gcd(elements(shape), 1 << 10)
             rows = elements(shape) // columns
             places = [(0, columns) for _ in shapes]
@@ -74,7 +73,7 @@ class Gate(Computation):
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    return needs_floats(op, facts, 2)
+    return check_floats(op, facts, 2)
 
 
 def _gate(op: Op, builder: Builder) -> None:
@@ -84,22 +83,22 @@ def _gate(op: Op, builder: Builder) -> None:
     perm = builder.layout(values[0])
     if parts and perm[-1] != rank - 1:
         perm = identity(rank)
-    slots = [builder.at(value, perm) for value in values]
+    slots = [builder.slot_of(value, perm) for value in values]
     slope, cubic = op.get("slope", 1.0), op.get("cubic", 0.0)
     builder.compute(Gate(slope, cubic, parts, op.get("width", 0)), slots, op.output, perm)
 
 
-def with_factors(ops: Sequence[Op], facts: Facts) -> list[Op]:
-    """Join gates with the products of them and other values of surely the same shape."""
-    makers = {op.output: op for op in ops}
-    joined: dict[int, Op] = {}
+def fuse_gates(ops: Sequence[Op], facts: Facts) -> list[Op]:
+    """Fuse each gated activation with the Mul by a factor that is known to have its shape."""
+    producers = {op.output: op for op in ops}
+    fused: dict[int, Op] = {}
     gone: set[int] = set()
     for op in ops:
         if op.kind != "Mul" or len(op.inputs) != 2 or op.clamped:
             continue
         for x, factor in (op.inputs, op.inputs[::-1]):
-            gate = None if x is None else makers.get(x)
-            found = None if gate is None or factor is None else _gated(gate)
+            gate = None if x is None else producers.get(x)
+            found = None if gate is None or factor is None else _gate_attributes(gate)
             if (
                 gate is None
                 or factor is None
@@ -107,19 +106,19 @@ def with_factors(ops: Sequence[Op], facts: Facts) -> list[Op]:
                 or facts.only_user(gate.output) is None
             ):
                 continue
-            inputs, attributes = _operands(gate.required(0), factor, makers, facts)
+            inputs, attributes = _operands(gate.required(0), factor, producers, facts)
             if inputs:
                 nodes = [*gate.nodes, *op.nodes]
-                joined[id(op)] = Op(
+                fused[id(op)] = Op(
                     "gate", inputs, op.outputs, found | attributes, op.version, nodes
                 )
                 gone.add(id(gate))
                 break
-    return [joined.get(id(op), op) for op in ops if id(op) not in gone]
+    return [fused.get(id(op), op) for op in ops if id(op) not in gone]
 
 
-def _gated(op: Op) -> dict[str, object] | None:
-    """Give slope and cubic term of an operation that is a gate; None where it is none."""
+def _gate_attributes(op: Op) -> dict[str, object] | None:
+    """Return slope and cubic term of a gated activation without a factor; None for others."""
     tanh = op.kind == "Gelu" and op.get("approximate", "none") == "tanh"
     if op.clamped or (op.kind == "gate" and len(op.inputs) > 1):
         return None
@@ -129,25 +128,30 @@ def _gated(op: Op) -> dict[str, object] | None:
 
 
 def _operands(
-    x: ir.Value, factor: ir.Value, makers: dict[ir.Value, Op], facts: Facts
+    x: ir.Value, factor: ir.Value, producers: dict[ir.Value, Op], facts: Facts
 ) -> tuple[list[ir.Value], dict[str, object]]:
-    """Give the operands of a gate and its factor; none where their shapes may differ."""
-    first, second = part(x, facts), part(factor, facts)
+    """Return x and the factor, and attributes of slices; empty if their shapes may differ."""
+    first, second = slice_of(x, facts), slice_of(factor, facts)
     if first is not None and second is not None and first.whole is second.whole:
         ranges = first.range, second.range
         if len(ranges[0]) == len(ranges[1]) > 0 and all(r.step == 1 for r in ranges):
             attributes = {"parts": tuple(r.start for r in ranges), "width": len(ranges[0])}
             return [first.whole, first.whole], attributes
-    products = [makers.get(value) for value in (x, factor)]
-    known = [op for op in products if op is not None and op.kind in _PRODUCTS]
+    matmuls = [producers.get(value) for value in (x, factor)]
+    known = [op for op in matmuls if op is not None and op.kind in _MATMULS]
     if len(known) == 2 and known[0].inputs[0] is known[1].inputs[0]:
         matrices = [op.input(1) for op in known]
-        turned = [op.get("transA", 0) for op in known]
+        transposed = [op.get("transA", 0) for op in known]
         constant = all(facts.is_constant(m) and facts.rank(m) == 2 for m in matrices)
-        # A residual that is broadcast makes a result larger than the rows are.
+        # A residual that broadcasts may extend the result of the matmul.
         constant = constant and all(op.residual is None or op.residual_fits for op in known)
         widths = [(facts.dims(op.output) or (None,))[-1] for op in known]
-        if constant and isinstance(widths[0], int) and widths[0] == widths[1] and not any(turned):
+        if (
+            constant
+            and isinstance(widths[0], int)
+            and widths[0] == widths[1]
+            and not any(transposed)
+        ):
             return [x, factor], {}
     return [], {}
 

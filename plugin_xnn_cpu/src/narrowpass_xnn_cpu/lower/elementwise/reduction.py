@@ -1,4 +1,4 @@
-"""Reductions over axes."""
+"""Reductions over axes, ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError, BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
-from narrowpass_xnn_cpu.lower.elementwise.typed import layout_of, needs_one_type, typed_operand
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.elementwise.typed import check_same_dtype, layout_of, typed_operand
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import (
     Binary,
@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.lower.steps import (
     Unary,
 )
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native import calls, elem_kernels, kernels
+from narrowpass_xnn_cpu.native import calls, elem_kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import reduction
 
@@ -38,15 +38,15 @@ _KINDS = {
     "ReduceL1": "l1",
 }
 _COMPOSED = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
-"""Reductions of floats that are put together from others."""
+"""Reductions of floats that are composed of several computations."""
 
-_OURS = ("max", "min")
-"""XNNPACK's greatest and least lose NaN."""
+_NAN_PROPAGATING = ("max", "min")
+"""Reductions of own kernels, since those of XNNPACK do not propagate NaN."""
 
 _TYPED_NAMES = {"sum_squared": "sum squares"}
-"""Where a name of ``NP_REDUCTION_*`` is another than XNNPACK's."""
+"""Names of ``NP_REDUCTION_*`` that differ from those of XNNPACK."""
 
-_OF_NOTHING = {
+_EMPTY_RESULTS = {
     "mean": np.nan,
     "sum": 0.0,
     "sum_squared": 0.0,
@@ -55,7 +55,7 @@ _OF_NOTHING = {
     "max": -np.inf,
     "min": np.inf,
 }
-"""What a reduction of no elements gives."""
+"""The result of a reduction of no elements."""
 
 _REDUCED = (
     *(ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64),
@@ -66,9 +66,9 @@ _REDUCED = (
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def _of_nothing(kind: str, dtype: np.dtype[Any]) -> Any:
+def _empty_result(kind: str, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "f" or kind not in ("max", "min"):
-        return _OF_NOTHING[kind] if kind != "mean" or dtype.kind == "f" else 0
+        return _EMPTY_RESULTS[kind] if kind != "mean" or dtype.kind == "f" else 0
     if dtype.kind == "b":
         return kind == "min"
     limits = np.iinfo(dtype)
@@ -77,11 +77,11 @@ def _of_nothing(kind: str, dtype: np.dtype[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Reduce(Computation):
-    """A reduction that keeps the axes as dimensions of 1.
+    """A reduction that keeps reduced axes with size 1.
 
     Attributes:
         function: one of the names of `_KINDS`.
-        axes: of the operand, as it lies.
+        axes: reduced axes in the layout of the operand.
     """
 
     mnemonic = "reduce"
@@ -92,7 +92,7 @@ class Reduce(Computation):
         return op.operands[0].dtype != np.float32 or self.function in ("l1", "prod")
 
     def _is_own(self, op: LoweredOp) -> bool:
-        return self._is_typed(op) or self.function in _OURS
+        return self._is_typed(op) or self.function in _NAN_PROPAGATING
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
@@ -111,18 +111,15 @@ class Reduce(Computation):
             return Run(result)
         if not elements(shape):
             dtype = step.op.output.dtype
-            return Run(result, constant=np.full(result, _of_nothing(function, dtype), dtype))
+            return Run(result, constant=np.full(result, _empty_result(function, dtype), dtype))
         changes = function in ("sum_squared", "l1")
         if all(shape[axis] == 1 for axis in axes) and not changes:
             return Run(result, view=0)
-        if self._is_typed(step.op):
+        if step.packed is None:
             name = _TYPED_NAMES.get(function, function)
             dtype = step.op.operands[0].dtype
             params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
             return Run(result, "NP_TYPED_REDUCTION", params=params)
-        if step.packed is None:
-            params = kernels.extremes(shape, axes, least=function == "min")
-            return Run(result, "NP_MIN_MAX", params=params)
         step.packed.reshape(shape, axes, sizing.pool)
         return Run(result, step.packed.call, step.packed)
 
@@ -133,10 +130,10 @@ def _axes_input(op: Op) -> ir.Value | None:
 
 
 def _check_reduce(op: Op, facts: Facts) -> str | None:
-    reason = needs_one_type([op.required(0)], facts, *_REDUCED)
+    reason = check_same_dtype([op.required(0)], facts, *_REDUCED)
     if reason:
         return reason
-    if op.kind in _COMPOSED and (reason := needs_floats(op, facts)):
+    if op.kind in _COMPOSED and (reason := check_floats(op, facts)):
         return reason
     if facts.dtype(op.input(0)) == ir.DataType.BOOL and op.kind not in ("ReduceMax", "ReduceMin"):
         return "it is of conditions"
@@ -145,7 +142,7 @@ def _check_reduce(op: Op, facts: Facts) -> str | None:
         return "its axes are not constant"
     try:
         found = reduced_axes(op, facts)
-    except BackendError as error:
+    except AttributesError as error:
         return str(error)
     if not found and op.kind in ("ReduceSumSquare", "ReduceL1", *_COMPOSED):
         return "it has no axes to reduce"
@@ -153,10 +150,10 @@ def _check_reduce(op: Op, facts: Facts) -> str | None:
 
 
 def reduced_axes(op: Op, facts: Facts) -> tuple[int, ...]:
-    """Give the axes that are reduced, each once.
+    """Return the reduced axes, from 0 on.
 
     Raises:
-        BackendError: they are not those of the input, or repeat.
+        AttributesError: axes are out of range or repeat.
     """
     rank = facts.rank(op.input(0)) or 0
     given = _axes_input(op)
@@ -165,10 +162,10 @@ def reduced_axes(op: Op, facts: Facts) -> tuple[int, ...]:
     if not listed:
         return () if op.get("noop_with_empty_axes", 0) else tuple(range(rank))
     if any(not -rank <= axis < rank for axis in listed):
-        raise BackendError(f"its axes {listed} are not those of an input of rank {rank}")
+        raise AttributesError(f"its axes {listed} are not those of an input of rank {rank}")
     axes = tuple(dict.fromkeys(axis % rank for axis in listed))
     if len(axes) != len(listed):
-        raise BackendError(f"its axes {listed} repeat")
+        raise AttributesError(f"its axes {listed} repeat")
     return axes
 
 
@@ -177,21 +174,21 @@ def _reduce(op: Op, builder: Builder) -> None:
     perm = layout_of(builder, [given])
     axes = reduced_axes(op, builder.facts)
     if not axes:
-        builder.alias(output, builder.at(given, perm), perm)
+        builder.alias(output, builder.slot_of(given, perm), perm)
         return
     slot = typed_operand(builder, given, perm)
     physical = tuple(sorted(perm.index(axis) for axis in axes))
     slot = _reduced(op, builder, slot, physical)
     if slot.dtype == np.uint8:
-        slot = builder.part(Convert(), [slot], output)
+        slot = builder.intermediate(Convert(), [slot], output)
     if op.get("keepdims", 1):
         builder.alias(output, slot, perm)
         return
-    builder.compute(DropAxes(physical), [slot], output, without(perm, axes))
+    builder.compute(DropAxes(physical), [slot], output, drop_axes_of(perm, axes))
 
 
 def _reduced(op: Op, builder: Builder, slot: Slot, axes: tuple[int, ...]) -> Slot:
-    """Emit a reduction along axes of a slot, which stay as dimensions of 1."""
+    """Emit a reduction along axes of a slot, which are kept with size 1."""
 
     def part(computation: Computation, *operands: Slot) -> Slot:
         return builder.emit(computation, operands, Slot(f"{op.output.name} (part)", slot.dtype))
@@ -205,14 +202,14 @@ def _reduced(op: Op, builder: Builder, slot: Slot, axes: tuple[int, ...]) -> Slo
         return part(Function("log"), along(slot, "sum"))
     if op.kind != "ReduceLogSumExp":
         return along(slot, _KINDS[op.kind])
-    # Infinity less infinity would be NaN: less the largest number it is infinity still.
+    # inf - inf would be NaN; inf - FLT_MAX is still inf.
     most = part(Unary("clamp", (-_LARGEST, _LARGEST)), along(slot, "max"))
     powers = part(Function("exp"), part(Binary("subtract"), slot, most))
     return part(Binary("add"), part(Function("log"), along(powers, "sum")), most)
 
 
-def without(perm: Perm, axes: Sequence[int]) -> Perm:
-    """Give the order of the axes that are left when `axes` of the value are dropped."""
+def drop_axes_of(perm: Perm, axes: Sequence[int]) -> Perm:
+    """Return the layout after `axes` of the value are dropped."""
     rest = [axis for axis in perm if axis not in axes]
     ranked = sorted(rest)
     return tuple(ranked.index(axis) for axis in rest)
@@ -220,12 +217,12 @@ def without(perm: Perm, axes: Sequence[int]) -> Perm:
 
 @dataclass(frozen=True)
 class ArgExtreme(Computation):
-    """Indices of the greatest or least elements along an axis, which stays as a dimension of 1.
+    """ArgMax or ArgMin along an axis, which is kept with size 1.
 
     The operand is float32, the result int64.
 
     Attributes:
-        axis: of the operand, as it lies.
+        axis: in the layout of the operand.
         least: the least elements, otherwise the greatest; NaN is more extreme than any number.
         last: of equal elements the last one, otherwise the first.
     """
@@ -253,7 +250,7 @@ def _check_arg_extreme(op: Op, facts: Facts) -> str | None:
     axis, rank = op.get("axis", 0), facts.rank(op.input(0)) or 0
     if not -rank <= axis < rank:
         return f"axis {axis} is not one of an input of rank {rank}"
-    return needs_floats(op, facts)
+    return check_floats(op, facts)
 
 
 def _arg_extreme(op: Op, builder: Builder) -> None:
@@ -263,11 +260,11 @@ def _arg_extreme(op: Op, builder: Builder) -> None:
     at = perm.index(axis)
     computation = ArgExtreme(at, op.kind == "ArgMin", bool(op.get("select_last_index", 0)))
     indices = Slot(f"{op.output.name} (part)", np.dtype(np.int64))
-    slot = builder.emit(computation, [builder.at(given, perm)], indices)
+    slot = builder.emit(computation, [builder.slot_of(given, perm)], indices)
     if op.get("keepdims", 1):
         builder.alias(op.output, slot, perm)
     else:
-        builder.compute(DropAxes((at,)), [slot], op.output, without(perm, [axis]))
+        builder.compute(DropAxes((at,)), [slot], op.output, drop_axes_of(perm, [axis]))
 
 
 RULES: tuple[Rule, ...] = (

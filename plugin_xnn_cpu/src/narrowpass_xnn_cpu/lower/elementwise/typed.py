@@ -1,4 +1,4 @@
-"""Steps of any element type: two operands that broadcast, one operand, conversions, functions."""
+"""Elementwise computations of any dtype: binary, unary, cast and mathematical functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity, storage_dtype
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
-from narrowpass_xnn_cpu.lower.op import needs
+from narrowpass_xnn_cpu.lower.op import check_dtype
 from narrowpass_xnn_cpu.lower.steps import Convert, RoundTo, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
@@ -24,15 +24,15 @@ INTEGERS = (
 )
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 NUMBERS = (*INTEGERS, *FLOATS)
-"""Beside the narrow floats, which go where float32 does."""
+"""Numeric dtypes. Narrow floats are accepted wherever float32 is."""
 ANY = (*NUMBERS, ir.DataType.BOOL)
 TYPED = (*INTEGERS, ir.DataType.DOUBLE)
-"""Types of numbers that XNNPACK's operators are not for."""
+"""Numeric dtypes that XNNPACK does not support."""
 
 
 @dataclass(frozen=True)
 class TypedBinary(Computation):
-    """An operator of two operands of one type, which broadcast.
+    """A binary operator of two operands of equal dtype, which broadcast.
 
     Attributes:
         function: one of ``NP_BINARY_*``.
@@ -59,7 +59,7 @@ class TypedBinary(Computation):
 
 @dataclass(frozen=True)
 class TypedUnary(Computation):
-    """An operator of one operand.
+    """A unary operator of any dtype.
 
     Attributes:
         function: one of ``NP_UNARY_*``.
@@ -94,7 +94,7 @@ class TypedUnary(Computation):
 
 @dataclass(frozen=True)
 class Cast(Computation):
-    """A conversion between two of ``NP_TYPE_*``."""
+    """A conversion between two dtypes of ``NP_TYPE_*``."""
 
     mnemonic = "cast"
     overwrites: ClassVar[tuple[int, ...]] = (0,)
@@ -139,13 +139,13 @@ class MathFunction(Computation):
         return Run(shape, "NP_MATH", params=params)
 
 
-def needs_one_type(
+def check_same_dtype(
     values: Sequence[ir.Value | None], facts: Facts, *dtypes: ir.DataType
 ) -> str | None:
-    """Check that values are tensors of one of `dtypes`, the same one, of known, possible rank."""
+    """Check that values have equal dtypes, one of `dtypes`, and known, supported ranks."""
     found = [value for value in values if value is not None]
     for value in found:
-        reason = needs(value, facts, *dtypes)
+        reason = check_dtype(value, facts, *dtypes)
         if reason:
             return reason
     names = {facts.dtype(value) for value in found}
@@ -153,21 +153,21 @@ def needs_one_type(
 
 
 def layout_of(builder: Builder, values: Sequence[ir.Value]) -> Perm:
-    """Choose the order of axes in which operands of any type are taken."""
+    """Choose the layout for operands of any dtype; uint8 has that of ONNX."""
     rank = max(builder.rank(value) for value in values)
     if any(builder.facts.dtype(value) == ir.DataType.UINT8 for value in values):
-        return identity(rank)  # they are taken as they are stored
+        return identity(rank)  # uint8 is read as it is stored in the model
     return common_layout(builder, values, rank)
 
 
 def typed_operand(builder: Builder, value: ir.Value, perm: Perm, *, rounded: bool = False) -> Slot:
-    """Give an operand in the order `perm`; uint8 as stored, not with an offset as int8.
+    """Return the slot of an operand in the layout `perm`; uint8 as in the model, not as int8.
 
     Args:
         builder: of the partition.
         value: the operand.
-        perm: the order of its axes; ONNX's where it is uint8.
-        rounded: whether elements of a narrow float must be such as the type has.
+        perm: its layout; ignored for uint8.
+        rounded: whether elements of a narrow float must be rounded to its dtype.
     """
     facts = builder.facts
     dtype = facts.dtype(value)
@@ -182,7 +182,7 @@ def typed_operand(builder: Builder, value: ir.Value, perm: Perm, *, rounded: boo
 
 
 def round_to(builder: Builder, slot: Slot, dtype: ir.DataType, value: ir.Value) -> Slot:
-    """Return float32 rounded to a narrow type, unless it surely is representable there."""
+    """Return a float32 slot rounded to a narrow dtype; itself if it is known to be exact."""
     if builder.is_exact(slot, dtype):
         return slot
     rounded = Slot(f"{value.name} (part)", slot.dtype)
@@ -198,7 +198,7 @@ def emit_typed(
     output: ir.Value,
     perm: Perm,
 ) -> None:
-    """Emit a computation whose result is `output`, of the type that this is stored in."""
+    """Emit a computation whose result is `output` in its dtype in the model."""
     dtype = storage_dtype(builder.facts, output)
     if dtype != np.uint8:
         builder.compute(computation, operands, output, perm)
@@ -210,10 +210,10 @@ def emit_typed(
 def fold_pairs(
     builder: Builder, values: Sequence[ir.Value], output: ir.Value, function: str
 ) -> None:
-    """Emit an operator of two operands, between the first one and each of the others."""
+    """Emit a left fold of a binary operator over several operands."""
     perm = layout_of(builder, values)
     if len(values) == 1:
-        builder.alias(output, builder.at(values[0], perm), perm)
+        builder.alias(output, builder.slot_of(values[0], perm), perm)
         return
     operator = TypedBinary(function)
     slot = typed_operand(builder, values[0], perm)

@@ -1,1 +1,1 @@
-"""Nodes joined to the operations that one kernel computes."""
+"""Fusion of nodes into operations that one kernel computes."""

@@ -1,4 +1,4 @@
-"""Sums that are normalized: one pass over both, whether or not the sum is wanted too."""
+"""Fusion of an Add into the normalization that reads it; the sum may be a second result."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _NORMS = {
 }
 
 
-def with_sums(ops: Sequence[Op], facts: Facts) -> list[Op]:
-    """Join each sum that is normalized with the operation that does so.
+def fuse_add_norm(ops: Sequence[Op], facts: Facts) -> list[Op]:
+    """Fuse each Add with the first normalization that reads it.
 
-    The first one, where there are several. It stands where the sum did, since others may read that
-    before.
+    The fused operation is scheduled at the Add, since other operations may read the sum before the
+    normalization.
     """
-    sums = {op.output: op for op in ops if op.kind == "Add" and len(op.inputs) == 2}
-    joined: dict[int, Op] = {}
+    adds = {op.output: op for op in ops if op.kind == "Add" and len(op.inputs) == 2}
+    fused: dict[int, Op] = {}
     gone: set[int] = set()
     for op in ops:
-        add = sums.get(op.inputs[0]) if op.kind in _NORMS and op.inputs[0] is not None else None
-        if add is None or id(add) in joined or not _fit(add, op, facts):
+        add = adds.get(op.inputs[0]) if op.kind in _NORMS and op.inputs[0] is not None else None
+        if add is None or id(add) in fused or not _fit(add, op, facts):
             continue
-        joined[id(add)] = _join(add, op, facts)
+        fused[id(add)] = _fuse(add, op, facts)
         gone.add(id(op))
-    return [joined.get(id(op), op) for op in ops if id(op) not in gone]
+    return [fused.get(id(op), op) for op in ops if id(op) not in gone]
 
 
 def _fit(add: Op, norm: Op, facts: Facts) -> bool:
@@ -45,7 +45,7 @@ def _fit(add: Op, norm: Op, facts: Facts) -> bool:
         return False
     if any(BY_KIND[op.kind].check(op, facts) for op in (add, norm)):
         return False
-    # The scale and bias must be there where the sum is made.
+    # The scale and bias must be available where the Add is scheduled.
     if not all(value is None or facts.is_constant(value) for value in norm.inputs[1:3]):
         return False
     first, second = _operands(add, facts)
@@ -58,11 +58,11 @@ def _fit(add: Op, norm: Op, facts: Facts) -> bool:
 
 
 def _operands(add: Op, facts: Facts) -> list[ir.Value]:
-    """Give both operands, a constant last."""
+    """Return both operands, a constant last."""
     return sorted((add.required(0), add.required(1)), key=facts.is_constant)
 
 
-def _join(add: Op, norm: Op, facts: Facts) -> Op:
+def _fuse(add: Op, norm: Op, facts: Facts) -> Op:
     total = add.output
     own = set(norm.nodes)
     wanted = total.name in facts.needed or any(use.node not in own for use in total.uses())

@@ -1,4 +1,4 @@
-"""Biases, residuals and functions that the operation before them takes in."""
+"""Fusion of biases, residuals and activations into the epilogue of the operation before them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import clip_limits, same_shape
-from narrowpass_xnn_cpu.lower.fusion.matching import with_constant
+from narrowpass_xnn_cpu.lower.fusion.matching import split_constant
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rules import BY_KIND
 
@@ -18,27 +18,27 @@ _LEAST_DIVISOR = 1e-38
 
 
 def is_computed(op: Op, facts: Facts) -> bool:
-    """Return whether a matmul's second operand is no constant matrix."""
+    """Return whether the second operand of a matmul is not a constant matrix."""
     dims = facts.dims(op.input(1))
     return not facts.is_constant(op.input(1)) or dims is None or len(dims) != 2 or 0 in dims
 
 
-def take_scale(
+def fuse_scale(
     op: Op, facts: Facts, found: Mapping[ir.Node, Op], replaced: Container[ir.Node]
 ) -> None:
-    """Take a constant factor of a matmul of two computed operands into it, as its ``alpha``."""
+    """Fuse a Mul or Div by a scalar into a matmul of two activations, as its ``alpha``."""
     if op.kind != "MatMul" or not is_computed(op, facts):
         return
     user = facts.only_user(op.output)
     if user is None or user.domain or user in found or user in replaced:
         return
-    scaled = with_constant(user, facts) if user.op_type in ("Mul", "Div") else None
+    scaled = split_constant(user, facts) if user.op_type in ("Mul", "Div") else None
     if scaled is None or scaled[0] is not op.output:
         return
     if user.op_type == "Div" and user.inputs[0] is not op.output:
         return
     if facts.rank(user.outputs[0]) != facts.rank(op.output):
-        return  # a number of shape [1, 1, 1] gives its rank to the output
+        return  # a scalar of shape [1, 1, 1] extends the rank of the output
     alpha = scaled[1]
     if user.op_type == "Div":
         if not abs(alpha) > _LEAST_DIVISOR:
@@ -49,8 +49,8 @@ def take_scale(
     op.nodes.append(user)
 
 
-def take_bias(op: Op, facts: Facts) -> None:
-    """Make MatMul and the Add of a constant row one product with a bias."""
+def fuse_bias(op: Op, facts: Facts) -> None:
+    """Fuse the Add of a constant row into a MatMul, as its bias: the kind ``linear``."""
     if op.kind != "MatMul":
         return
     if is_computed(op, facts):
@@ -76,10 +76,10 @@ def take_bias(op: Op, facts: Facts) -> None:
     op.nodes.append(add)
 
 
-def take_channel_bias(op: Op, facts: Facts) -> None:
-    """Make a convolution and the Add of a constant for each channel one with a bias.
+def fuse_channel_bias(op: Op, facts: Facts) -> None:
+    """Fuse the Add of a constant for each channel into a convolution, as its bias.
 
-    `fold` does so where the weights cannot be overridden; here they are what they are.
+    `fold` does so only where the weights cannot be overridden; here all weights are final.
     """
     if op.kind not in ("Conv", "ConvTranspose") or op.input(2) is not None:
         return
@@ -107,9 +107,9 @@ def take_channel_bias(op: Op, facts: Facts) -> None:
     op.nodes.append(add)
 
 
-def take_limits(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None:
-    """Take a Relu or Clip after the operation into it."""
-    if not BY_KIND[op.kind].clamps or len(op.outputs) != 1:
+def fuse_clamp(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None:
+    """Fuse a Relu or Clip after an operation into it, as its clipping range."""
+    if not BY_KIND[op.kind].fuses_clamp or len(op.outputs) != 1:
         return
     if op.clamped or op.function != "clamp" or op.residual_last:
         return
@@ -135,46 +135,46 @@ _FUNCTIONS = {
     "silu": "silu",
     "HardSwish": "hard-swish",
 }
-"""By the kind of an operation, what a kernel of ours ends with."""
+"""Functions of the epilogue of own kernels, by the kind of the operation that is fused."""
 
 
-def take_ending(
+def fuse_epilogue(
     op: Op,
     facts: Facts,
     version: Callable[[ir.Node], int],
     found: Mapping[ir.Node, Op],
     replaced: Container[ir.Node],
 ) -> None:
-    """Take a sum with another tensor, and a function, into an operation whose kernel is ours.
+    """Fuse an Add of a residual and an activation into an operation, if its kernel supports it.
 
-    In either order: ``function(x + other)`` or ``function(x) + other``. The operation then stands
-    where the last of its nodes does, after all that makes the other tensor.
+    In either order: ``function(x + other)`` or ``function(x) + other``. The operation is then
+    scheduled at the last of its nodes, after the producers of the other tensor.
 
     Args:
-        op: the operation, its bias taken.
+        op: the operation, its bias fused.
         facts: of the graph.
-        version: gives the operator set of a node.
-        found: operations that there are already, those of several nodes among them, by node.
-        replaced: nodes that are computed with bytes.
+        version: returns the operator set version of a node.
+        found: operations that exist already, by each of their nodes.
+        replaced: nodes that are fused into int8 operations.
     """
     rule = BY_KIND[op.kind]
-    if len(op.outputs) != 1 or rule.ends is None or not rule.ends(op, facts):
+    if len(op.outputs) != 1 or rule.fuses_epilogue is None or not rule.fuses_epilogue(op, facts):
         return
 
     def free(node: ir.Node) -> bool:
         return node not in found and node not in replaced
 
-    _take_residual(op, facts, free)
-    _take_function(op, facts, version, found, free)
+    _fuse_residual(op, facts, free)
+    _fuse_function(op, facts, version, found, free)
     if op.function == "clamp":
-        take_limits(op, facts, version)
+        fuse_clamp(op, facts, version)
     if op.residual is None:
-        _take_residual(op, facts, free)
+        _fuse_residual(op, facts, free)
         op.residual_last = op.residual is not None
 
 
-def _take_residual(op: Op, facts: Facts, free: Callable[[ir.Node], bool]) -> None:
-    """Take a sum with a tensor that has the shape of the output, or may have."""
+def _fuse_residual(op: Op, facts: Facts, free: Callable[[ir.Node], bool]) -> None:
+    """Fuse an Add with a tensor that has, or may have, the shape of the output."""
     add = facts.only_user(op.output)
     if add is None or add.op_type != "Add" or add.domain or not free(add):
         return
@@ -191,19 +191,19 @@ def _take_residual(op: Op, facts: Facts, free: Callable[[ir.Node], bool]) -> Non
 
 
 def _may_be_equal(op: Op, other: ir.Value, facts: Facts) -> bool:
-    """Tell whether another value may have the shape of the output."""
+    """Return whether another value may have the shape of the output."""
     pairs = zip(facts.dims(op.output) or (), facts.dims(other) or (), strict=True)
     return all(a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in pairs)
 
 
-def _take_function(
+def _fuse_function(
     op: Op,
     facts: Facts,
     version: Callable[[ir.Node], int],
     found: Mapping[ir.Node, Op],
     free: Callable[[ir.Node], bool],
 ) -> None:
-    """Take a function of the output alone: a node, or nodes that are one operation."""
+    """Fuse an activation: a node, or a group of nodes that is one operation."""
     readers = {use.node for use in op.output.uses()}
     if op.output.name in facts.needed or not readers:
         return

@@ -1,4 +1,4 @@
-"""What patterns of nodes are found with."""
+"""Helpers for matching patterns of nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from narrowpass_planning.graph.facts import NARROW, Facts
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that are computed as one operation.
+    """Nodes that are fused into one operation.
 
     Attributes:
-        kind: what is done; see `Op.kind`.
+        kind: of the operation; see `Op.kind`.
         inputs: of the operation.
-        nodes: that it stands for; the outputs of the last one are its outputs.
+        nodes: the fused nodes; the outputs of the last one are those of the operation.
         attributes: of the operation.
     """
 
@@ -30,27 +30,27 @@ class Group:
 
 
 def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """Give the node that makes `value`, if it is of one of these types."""
+    """Return the producer of `value`, if it is of one of these types."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type in op_types and not node.domain else None
 
 
-def is_number(facts: Facts, value: ir.Value | None, number: float) -> bool:
-    """Tell whether a value is a constant scalar that is `number`, as far as its type goes."""
+def equals_scalar(facts: Facts, value: ir.Value | None, number: float) -> bool:
+    """Return whether a value is a constant scalar equal to `number` in its dtype."""
     found = facts.scalar(value)
-    return found is not None and is_near(facts, value, found, number)
+    return found is not None and equals_in_dtype(facts, value, found, number)
 
 
-def is_near(facts: Facts, value: ir.Value | None, found: float, number: float) -> bool:
-    """Tell whether `found` is `number`, as the type of `value` has it."""
+def equals_in_dtype(facts: Facts, value: ir.Value | None, found: float, number: float) -> bool:
+    """Return whether `found` equals `number` in the precision of the dtype of `value`."""
     dtype = facts.dtype(value)
     if dtype in NARROW:
         return found == float(dtype.numpy().type(number))
     return math.isclose(found, number, rel_tol=1e-4)
 
 
-def with_constant(node: ir.Node, facts: Facts) -> tuple[ir.Value, float] | None:
-    """Give the operand and the number of an operation with a scalar constant, in either order."""
+def split_constant(node: ir.Node, facts: Facts) -> tuple[ir.Value, float] | None:
+    """Return the operand and the scalar constant of a binary node; None if it has none."""
     if len(node.inputs) != 2:
         return None
     for operand, other in (node.inputs, reversed(node.inputs)):
@@ -60,8 +60,8 @@ def with_constant(node: ir.Node, facts: Facts) -> tuple[ir.Value, float] | None:
     return None
 
 
-def is_swap(transpose: ir.Node, facts: Facts) -> bool:
-    """Tell whether a Transpose changes the last two axes and no others."""
+def swaps_last_axes(transpose: ir.Node, facts: Facts) -> bool:
+    """Return whether a Transpose exchanges the last two axes and no others."""
     perm, rank = transpose.attributes.get("perm"), facts.rank(transpose.inputs[0])
     if rank is None or rank < 2:
         return False
@@ -70,11 +70,11 @@ def is_swap(transpose: ir.Node, facts: Facts) -> bool:
     return (list(range(rank))[::-1] if perm is None else list(perm.as_ints())) == axes
 
 
-def widens(node: ir.Node, facts: Facts) -> bool:
-    """Tell whether a node is a Cast between floats that rounds nothing.
+def is_exact_upcast(node: ir.Node, facts: Facts) -> bool:
+    """Return whether a node is a Cast between floats that does not round.
 
-    What an operator makes of a narrow type is computed in float32, and may be read so by what is
-    computed together with it.
+    Results of a narrow dtype are computed in float32, and a fused operation may read them before
+    they are rounded.
     """
     if node.op_type != "Cast" or node.domain or not facts.is_float(node.inputs[0]):
         return False
@@ -82,8 +82,8 @@ def widens(node: ir.Node, facts: Facts) -> bool:
     return source == target or (source in NARROW and target == ir.DataType.FLOAT)
 
 
-def narrows(node: ir.Node, facts: Facts) -> bool:
-    """Tell whether a node is a Cast of float32 to a narrow type."""
+def is_downcast(node: ir.Node, facts: Facts) -> bool:
+    """Return whether a node is a Cast of float32 to a narrow float."""
     if node.op_type != "Cast" or node.domain:
         return False
     return (
@@ -91,53 +91,53 @@ def narrows(node: ir.Node, facts: Facts) -> bool:
     )
 
 
-def uncast(value: ir.Value | None, facts: Facts, *, narrowed: bool = False) -> ir.Value | None:
-    """Look behind casts between floats that round nothing: what lies between is float32 here.
+def skip_casts(value: ir.Value | None, facts: Facts, *, narrowed: bool = False) -> ir.Value | None:
+    """Return the source of a value, before casts between floats that do not round.
 
     Args:
-        value: what is looked at.
+        value: the value.
         facts: of the graph.
-        narrowed: whether `value` may have been rounded to a narrow type for the one operator that
-            reads it. Of such a type it is; what is then widened again is to be rounded.
+        narrowed: whether `value` may be rounded by a last Cast to a narrow float, for the operator
+            that reads it. A Cast to a narrow float before an upcast is never skipped.
     """
     node = producer(value, "Cast")
-    if narrowed and node is not None and narrows(node, facts):
+    if narrowed and node is not None and is_downcast(node, facts):
         value = node.inputs[0]
         node = producer(value, "Cast")
-    while node is not None and widens(node, facts):
+    while node is not None and is_exact_upcast(node, facts):
         value = node.inputs[0]
         node = producer(value, "Cast")
     return value
 
 
-def are_for(nodes: Sequence[ir.Node], facts: Facts) -> bool:
-    """Tell whether what nodes make is read by them alone, but for what the last one makes."""
+def only_read_within(nodes: Sequence[ir.Node], facts: Facts) -> bool:
+    """Return whether no other nodes read results of these nodes but those of the last one."""
     own = set(nodes)
-    made = [value for node in nodes[:-1] for value in node.outputs]
-    read = [use.node for value in made for use in value.uses()]
-    return all(node in own for node in read) and not any(v.name in facts.needed for v in made)
+    inner = [value for node in nodes[:-1] for value in node.outputs]
+    read = [use.node for value in inner for use in value.uses()]
+    return all(node in own for node in read) and not any(v.name in facts.needed for v in inner)
 
 
 class Part:
-    """A part of a value along its last axis.
+    """A slice of a value along its last axis.
 
     Attributes:
         whole: the value.
-        depth: its size along that axis.
-        range: the places along it that the part is of.
+        depth: the size of `whole` along that axis.
+        range: indices of the slice along that axis.
     """
 
     def __init__(self, whole: ir.Value, depth: int, start: int, end: int, step: int) -> None:
         self.whole, self.depth = whole, depth
         self.range = range(depth)[start:end:step]
 
-    def is_from(self, start: int, end: int, step: int) -> bool:
-        """Tell whether the part is this one."""
+    def covers(self, start: int, end: int, step: int) -> bool:
+        """Return whether the slice has these bounds."""
         return self.range == range(self.depth)[start:end:step]
 
 
-def part(value: ir.Value | None, facts: Facts) -> Part | None:
-    """Give what a value is a part of, along its last axis; None where it is none."""
+def slice_of(value: ir.Value | None, facts: Facts) -> Part | None:
+    """Return the Slice or Split along the last axis that computes a value; None if none does."""
     node = producer(value, "Slice", "Split")
     whole = None if node is None else node.inputs[0]
     dims = facts.dims(whole)

@@ -1,1 +1,1 @@
-"""Operations between DequantizeLinear and QuantizeLinear, computed with bytes from end to end."""
+"""Operators between DequantizeLinear and QuantizeLinear, lowered to int8 kernels."""

@@ -1,4 +1,4 @@
-"""Biases in steps of sums of bytes."""
+"""Biases and clipping ranges in the units of int32 accumulators and int8 results."""
 
 from __future__ import annotations
 
@@ -10,63 +10,67 @@ from narrowpass_planning.weights.weight import Array, Quantized, Weight, digest
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, UnfitError
 
 _LARGEST = 2**31 - 1
-_MOST_OFF = 1 / 64
-"""Steps of the output by which rounding a bias may move it; sums are rounded to whole ones."""
+_MAX_BIAS_ERROR = 1 / 64
+"""Error of the quantized bias that is allowed, in quantization steps of the output."""
 
 
-def bias_in_steps(
-    bias: Weight | None, kernel: Quantized, given: Quantization, made: Quantization, terms: int
+def quantize_bias(
+    bias: Weight | None,
+    kernel: Quantized,
+    source: Quantization,
+    target: Quantization,
+    terms: int,
 ) -> Weight | None:
-    """Give a bias as int32, in steps of the input's scale times the weight's.
+    """Return a bias as int32 with the scale of the accumulators: input scale times weight scales.
 
     Args:
         bias: float32 [O], or None.
-        kernel: of O outputs.
-        given: of the input.
-        made: of the output.
-        terms: of each sum.
+        kernel: the weights, of O output channels.
+        source: quantization of the input.
+        target: quantization of the output.
+        terms: number of terms of each accumulator.
 
     Returns:
-        int32 [O]; None for no bias. Its elements are looked at when they are made.
+        int32 [O]; None for no bias. Its elements are computed and checked when they are packed.
 
     Raises:
-        UnfitError: sums of so many terms may not fit 32 bits. Making the elements raises it where
-            that is so with the bias, or where these steps are too coarse for it.
+        UnfitError: int32 accumulators of so many terms may overflow. Computing the elements raises
+            it where they may overflow with the bias, or the scale is too coarse for the bias.
     """
     most = terms * 255 * (128 if kernel.zero is None or not kernel.zero.array().any() else 255)
     if most > _LARGEST:
-        raise UnfitError(f"sums over {terms} terms may not fit 32 bits")
+        raise UnfitError(f"int32 accumulators of {terms} terms may overflow")
     if bias is None:
         return None
     scale = kernel.scale
 
-    def make() -> Array:
-        steps = scale.array().reshape(-1).astype(np.float64) * given.scale
+    def quantize() -> Array:
+        steps = scale.array().reshape(-1).astype(np.float64) * source.scale
         numbers = bias.array().astype(np.float64)
         with np.errstate(all="ignore"):
             whole = np.rint(numbers / steps)
         if not (np.abs(whole) <= _LARGEST - most).all():
-            raise UnfitError("sums with its bias may not fit 32 bits")
-        off = np.abs(whole * steps - numbers).max(initial=0.0) / made.scale
-        if off > _MOST_OFF:
-            raise UnfitError(f"its bias is rounded by {off:.2g} steps of the output")
+            raise UnfitError("int32 accumulators may overflow with its bias")
+        off = np.abs(whole * steps - numbers).max(initial=0.0) / target.scale
+        if off > _MAX_BIAS_ERROR:
+            raise UnfitError(f"its bias is rounded by {off:.2g} quantization steps of the output")
         return whole.astype(np.int32)
 
     parts = bias.identity, scale.identity
-    sizes = given.scale.hex(), made.scale.hex(), terms
+    sizes = source.scale.hex(), target.scale.hex(), terms
     identity = digest("bias in steps", *sizes, *parts) if all(parts) else ""
-    return Weight(bias.shape, np.dtype(np.int32), identity, make, bias.drop)
+    return Weight(bias.shape, np.dtype(np.int32), identity, quantize, bias.drop)
 
 
-def byte_limits(limits: tuple[float, float], made: Quantization) -> tuple[int, int]:
-    """Give the bytes that an output is clamped to, where its numbers are to be in `limits`."""
+def quantized_limits(limits: tuple[float, float], target: Quantization) -> tuple[int, int]:
+    """Return the clipping range `limits` of an output as int8."""
     low, high = limits
-    return _byte(low, made, -128), _byte(high, made, 127)
+    return _quantized_bound(low, target, -128), _quantized_bound(high, target, 127)
 
 
-def _byte(bound: float, made: Quantization, unbounded: int) -> int:
+def _quantized_bound(bound: float, target: Quantization, unbounded: int) -> int:
     if math.isinf(bound):
         return unbounded
     with np.errstate(over="ignore"):
-        steps = float(np.rint(np.float32(bound) / np.float32(made.scale)))
-    return int(min(127.0, max(-128.0, steps + made.zero_point)))
+        steps = float(np.rint(np.float32(bound) / np.float32(target.scale)))
+    return int(min(127.0, max(-128.0, steps + target.zero_point)))

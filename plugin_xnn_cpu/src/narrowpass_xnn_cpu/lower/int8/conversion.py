@@ -1,4 +1,4 @@
-"""Between floats and bytes."""
+"""QuantizeLinear and DequantizeLinear of int8 and uint8 with one scale."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import elementwise
 from narrowpass_xnn_cpu.lower.fusion.matching import producer
-from narrowpass_xnn_cpu.lower.int8.sixteen import convert, sixteen_of
-from narrowpass_xnn_cpu.lower.int8.values import BYTES, quantization_of
-from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.int8.int16 import convert, int16_quantization
+from narrowpass_xnn_cpu.lower.int8.values import INT8_TYPES, quantization_of
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
@@ -24,9 +24,9 @@ from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
 @dataclass(frozen=True)
 class Quantize(Computation):
-    """float32 to int8, as QuantizeLinear says; NaN becomes the least int8.
+    """QuantizeLinear to int8; NaN becomes -128.
 
-    Operands are the floats, and a row that they are multiplied by before, if there is one.
+    Operands are the floats and, optionally, a row of factors that they are multiplied by first.
 
     Attributes:
         quantization: of the result.
@@ -50,7 +50,7 @@ class Quantize(Computation):
 
 @dataclass(frozen=True)
 class Dequantize(Computation):
-    """int8 to float32, as DequantizeLinear says.
+    """DequantizeLinear of int8.
 
     Attributes:
         quantization: of the operand.
@@ -70,15 +70,15 @@ class Dequantize(Computation):
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    wide = sixteen_of(op.nodes[0], facts) is not None
+    wide = int16_quantization(op.nodes[0], facts) is not None
     if wide and facts.rank(op.input(0)) is None:
         return "the rank of its input is not known"
     if wide:
         return None
     if op.kind == "QuantizeLinear":
-        reason = needs_floats(op, facts)
+        reason = check_floats(op, facts)
     else:
-        reason = needs(op.required(0), facts, *BYTES)
+        reason = check_dtype(op.required(0), facts, *INT8_TYPES)
     if reason:
         return reason
     if quantization_of(op.nodes[0], facts) is None:
@@ -87,7 +87,7 @@ def _check(op: Op, facts: Facts) -> str | None:
 
 
 def _quantize(op: Op, builder: Builder) -> None:
-    wide = sixteen_of(op.nodes[0], builder.facts)
+    wide = int16_quantization(op.nodes[0], builder.facts)
     if wide is not None:
         convert(op, builder, wide)
         return
@@ -96,11 +96,11 @@ def _quantize(op: Op, builder: Builder) -> None:
         raise ValueError("a QuantizeLinear was checked, and has no quantization")
     given = op.required(0)
     perm = builder.layout(given)
-    builder.compute(Quantize(quantization), [builder.at(given, perm)], op.output, perm)
+    builder.compute(Quantize(quantization), [builder.slot_of(given, perm)], op.output, perm)
 
 
-def multiplied(node: ir.Node, facts: Facts, version: int) -> Op | None:
-    """Give a QuantizeLinear and the Mul by a constant row before it as one, which rounds alike."""
+def match_scaled_quantize(node: ir.Node, facts: Facts, version: int) -> Op | None:
+    """Match a QuantizeLinear and the Mul by a constant row before it; fusion is exact."""
     mul = producer(node.inputs[0], "Mul")
     quantization = quantization_of(node, facts)
     if mul is None or quantization is None or facts.only_user(mul.outputs[0]) is not node:
@@ -118,7 +118,7 @@ def multiplied(node: ir.Node, facts: Facts, version: int) -> Op | None:
 
 
 def _is_row(factors: Dims | None, given: Dims | None) -> bool:
-    """Tell whether factors surely have one number for each element of the last axis."""
+    """Return whether factors are known to be one for each element of the last axis."""
     if not factors or not given or len(factors) > len(given):
         return False
     return factors[-1] == given[-1] and all(size == 1 for size in factors[:-1])
@@ -127,12 +127,12 @@ def _is_row(factors: Dims | None, given: Dims | None) -> bool:
 def _quantize_rows(op: Op, builder: Builder) -> None:
     given, factors = op.required(0), op.required(1)
     perm = identity(builder.rank(given))
-    slots = [builder.at(given, perm), builder.at(factors)]
+    slots = [builder.slot_of(given, perm), builder.slot_of(factors)]
     builder.compute(Quantize(op.attributes["quantization"]), slots, op.output, perm)
 
 
 def _dequantize_node(op: Op, builder: Builder) -> None:
-    wide = sixteen_of(op.nodes[0], builder.facts)
+    wide = int16_quantization(op.nodes[0], builder.facts)
     if wide is not None:
         convert(op, builder, wide)
         return
@@ -147,13 +147,13 @@ def _dequantize(op: Op, builder: Builder) -> None:
 
 
 def dequantize(op: Op, builder: Builder, quantization: Quantization) -> None:
-    """Emit the conversion of int8 to float32, in whatever order of axes it has."""
+    """Emit the conversion of int8 to float32 in the layout of the operand."""
     elementwise(op, builder, Dequantize(quantization))
 
 
 RULES: tuple[Rule, ...] = (
     *rules("QuantizeLinear", lower=_quantize, check=_check),
-    *rules("quantize-rows", lower=_quantize_rows, check=needs_floats),
+    *rules("quantize-rows", lower=_quantize_rows, check=check_floats),
     *rules("DequantizeLinear", lower=_dequantize_node, check=_check),
     *rules("dequantize", lower=_dequantize, check=lambda op, facts: None),
 )

@@ -1,4 +1,4 @@
-"""Convolutions of bytes."""
+"""Convolutions of int8 activations and weights, with requantization."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Window, reshaped, sized
-from narrowpass_xnn_cpu.lower.int8.constants import bias_in_steps, byte_limits
-from narrowpass_xnn_cpu.lower.int8.instead import or_floats
+from narrowpass_xnn_cpu.lower.conv.conv2d import (
+    CHANNELS_LAST,
+    KernelWindow,
+    output_shape,
+    reshape_packed,
+)
+from narrowpass_xnn_cpu.lower.int8.constants import quantize_bias, quantized_limits
+from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement, Offsets
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
+    AddS8,
     Quantization,
     Requantized,
-    SumS8,
     UnfitError,
 )
 from narrowpass_xnn_cpu.native.table import create_convolution, select
@@ -35,25 +40,25 @@ from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 def requantized(op: Op) -> Requantized:
-    """Give from what an operation comes, and to what."""
-    (given,), made = op.attributes["given"], op.attributes["made"]
-    return Requantized(given, made, byte_limits(op.limits, made))
+    """Return the requantization from the input to the output of an operation."""
+    (source,), target = op.attributes["input_quantizations"], op.attributes["output_quantization"]
+    return Requantized(source, target, quantized_limits(op.limits, target))
 
 
 def stored(weight: Weight) -> Quantized:
-    """Give the bytes of a weight that was laid out anew.
+    """Return the int8 elements and the scales of a weight after its layout was changed.
 
     Raises:
-        UnfitError: scales of several axes were mixed up by that.
+        UnfitError: the scales are not per output channel in the new layout.
     """
     if weight.quantized is None:
         raise UnfitError("its scales are not of its outputs")
     return weight.quantized
 
 
-def _window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> Window:
+def _kernel_window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> KernelWindow:
     dims = facts.dims(op.input(0))
-    return Window.of(op, sizes, None if dims is None else dims[2:])
+    return KernelWindow.of(op, sizes, None if dims is None else dims[2:])
 
 
 @dataclass(frozen=True)
@@ -65,13 +70,13 @@ class Conv2dInt8(Computation):
     Attributes:
         weight: int8 [O, KH, KW, C / groups], or [KH, KW, O] for depthwise, with scales.
         bias: int32 [O], or None.
-        window: the kernel window and how it moves.
-        movement: what the kernel is given: pads, strides, dilations and groups.
+        kernel_window: kernel size, pads, strides and dilations.
+        attributes: pads, strides, dilations and groups of the kernel.
         requantized: from the operand to the result.
         outputs: channels of the result.
         algorithm: ``direct``, ``depthwise`` or ``transposed``.
         adjustments: output padding of a transposed convolution.
-        added: how the second tensor is added; None for none.
+        added: scales and zero points of the second tensor; None for none.
         in_offset: whether the images are stored with an offset of +128.
         out_offset: the same of the result.
         other_offset: the same of the second tensor.
@@ -80,24 +85,24 @@ class Conv2dInt8(Computation):
     mnemonic = "convolution_int8"
     weight: Quantized
     bias: Weight | None
-    window: Window
-    movement: Movement
+    kernel_window: KernelWindow
+    attributes: ConvAttributes
     requantized: Requantized
     outputs: int
     algorithm: str = "direct"
     adjustments: tuple[int, ...] = ()
-    added: SumS8 | None = None
+    added: AddS8 | None = None
     in_offset: bool = False
     out_offset: bool = False
     other_offset: bool = False
 
     @functools.cached_property
     def problem(self) -> Convolution:
-        """What is to be computed, as the kernel table takes it."""
+        """The problem that the kernel table selects a kernel for."""
         return Convolution(
             self.weight,
             self.bias,
-            self.movement,
+            self.attributes,
             self.requantized,
             depthwise=self.algorithm == "depthwise",
             adjustments=self.adjustments if self.algorithm == "transposed" else None,
@@ -109,25 +114,25 @@ class Conv2dInt8(Computation):
     def can_add(self) -> bool:
         """Whether it can add a second tensor of the result's shape."""
         plain = self.added is None and self.algorithm == "direct"
-        return plain and adds_residual_int8(self.weight, self.movement, target.current())
+        return plain and adds_residual_int8(self.weight, self.attributes, target.current())
 
     @property
-    def takes_offset(self) -> bool:
+    def supports_offset(self) -> bool:
         """Whether it can read and write bytes with an offset of +128."""
         if self.algorithm == "transposed":
             return False
         depthwise = self.algorithm == "depthwise"
-        return stores_offsets(self.weight, self.movement, target.current(), depthwise=depthwise)
+        return stores_offsets(self.weight, self.attributes, target.current(), depthwise=depthwise)
 
     def in_place(self) -> Sequence[int]:
-        """See `Computation.in_place`: an element is read before the sum is written there."""
+        """See `Computation.in_place`: each element is read before it is overwritten."""
         return () if self.added is None else (1,)
 
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         names = {"depthwise": "depthwise convolution", "transposed": "deconvolution"}
         name = names.get(self.algorithm, "convolution")
-        return f"{packed.maker}{name} int8{'' if self.added is None else ' and add'}"
+        return f"{packed.prefix}{name} int8{'' if self.added is None else ' and add'}"
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
@@ -140,66 +145,76 @@ class Conv2dInt8(Computation):
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
-        result, call = sized(operator, self.window, self.outputs, shapes[0], sizing)
+        result, call = output_shape(operator, self.kernel_window, self.outputs, shapes[0], sizing)
         if len(shapes) > 1 and shapes[1] != result:
             raise BackendError(f"{list(shapes[1])} and {list(result)} were declared to be equal")
-        reshaped(operator, shapes[0], sizing)
+        reshape_packed(operator, shapes[0], sizing)
         return Run(result, call, operator, operator.params)
 
 
 def _bias(
-    op: Op, facts: Facts, kernel: Quantized, terms: int, given: Quantization, made: Quantization
+    op: Op,
+    facts: Facts,
+    kernel: Quantized,
+    terms: int,
+    source: Quantization,
+    target: Quantization,
 ) -> Weight | None:
     value = op.input(2)
-    return bias_in_steps(None if value is None else facts.weight(value), kernel, given, made, terms)
+    bias = None if value is None else facts.weight(value)
+    return quantize_bias(bias, kernel, source, target, terms)
 
 
-@or_floats
+@with_float_fallback
 def _conv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     weight = facts.weight(op.required(1))
-    window = _window(op, facts, weight.shape[2:])
+    kernel_window = _kernel_window(op, facts, weight.shape[2:])
     outputs, per_group = weight.shape[:2]
     groups = op.get("group", 1)
-    image = weight.reshape(outputs, per_group, *window.size)
+    image = weight.reshape(outputs, per_group, *kernel_window.size)
     depthwise = per_group == 1 and groups > 1
     if depthwise:
-        kernel = stored(image.reshape(outputs, *window.size).transpose(1, 2, 0))
+        kernel = stored(image.reshape(outputs, *kernel_window.size).transpose(1, 2, 0))
     else:
         kernel = stored(image.transpose(0, 2, 3, 1))
     change = requantized(op)
-    terms = per_group * math.prod(window.size)
-    bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    movement = Movement(window.pads, window.strides, window.dilations, groups)
+    terms = per_group * math.prod(kernel_window.size)
+    bias = _bias(op, facts, kernel, terms, change.input, change.output)
+    attributes = ConvAttributes(
+        kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups
+    )
     algorithm = "depthwise" if depthwise else "direct"
-    convolution = Conv2dInt8(kernel, bias, window, movement, change, outputs, algorithm)
+    convolution = Conv2dInt8(kernel, bias, kernel_window, attributes, change, outputs, algorithm)
     perm = CHANNELS_LAST[len(weight.shape)]
-    builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)
+    builder.compute(convolution, [builder.slot_of(op.required(0), perm)], op.output, perm)
 
 
-@or_floats
+@with_float_fallback
 def _deconv(op: Op, builder: Builder) -> None:
     facts = builder.facts
     weight = facts.weight(op.required(1))
-    window = _window(op, facts, weight.shape[2:])
+    kernel_window = _kernel_window(op, facts, weight.shape[2:])
     groups = op.get("group", 1)
     inputs, per_group = weight.shape[:2]
     outputs = per_group * groups
-    grouped = weight.reshape(groups, inputs // groups, per_group, *window.size)
-    moved = grouped.transpose(0, 2, 3, 4, 1)
-    kernel = stored(moved.reshape(outputs, *window.size, inputs // groups))
+    grouped = weight.reshape(groups, inputs // groups, per_group, *kernel_window.size)
+    permuted = grouped.transpose(0, 2, 3, 4, 1)
+    kernel = stored(permuted.reshape(outputs, *kernel_window.size, inputs // groups))
     change = requantized(op)
-    terms = (inputs // groups) * math.prod(window.size)
-    bias = _bias(op, facts, kernel, terms, change.given, change.made)
-    movement = Movement(window.pads, window.strides, window.dilations, groups)
+    terms = (inputs // groups) * math.prod(kernel_window.size)
+    bias = _bias(op, facts, kernel, terms, change.input, change.output)
+    attributes = ConvAttributes(
+        kernel_window.pads, kernel_window.strides, kernel_window.dilations, groups
+    )
     rank = len(weight.shape)
     extra = list(op.get("output_padding", [0] * (rank - 2)))
     adjustments = (0, *extra) if len(extra) == 1 else tuple(extra)
     convolution = Conv2dInt8(
-        kernel, bias, window, movement, change, outputs, "transposed", adjustments
+        kernel, bias, kernel_window, attributes, change, outputs, "transposed", adjustments
     )
     perm = CHANNELS_LAST[rank]
-    builder.compute(convolution, [builder.at(op.required(0), perm)], op.output, perm)
+    builder.compute(convolution, [builder.slot_of(op.required(0), perm)], op.output, perm)
 
 
 RULES: tuple[Rule, ...] = (

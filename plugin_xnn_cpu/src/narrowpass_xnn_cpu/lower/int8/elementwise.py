@@ -1,4 +1,4 @@
-"""Sums, differences, products and means of bytes."""
+"""Addition, subtraction, multiplication and mean of int8 tensors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import same_shape
-from narrowpass_xnn_cpu.lower.elementwise.reduction import reduced_axes, without
-from narrowpass_xnn_cpu.lower.int8.constants import byte_limits
+from narrowpass_xnn_cpu.lower.elementwise.reduction import drop_axes_of, reduced_axes
+from narrowpass_xnn_cpu.lower.int8.constants import quantized_limits
 from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
-from narrowpass_xnn_cpu.lower.int8.instead import or_floats
-from narrowpass_xnn_cpu.lower.int8.tables import clamping
+from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
+from narrowpass_xnn_cpu.lower.int8.tables import clamp_table
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
-from narrowpass_xnn_cpu.native.problems.quantization import LOW, Quantization, SumS8, UnfitError
+from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
 from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce, check_mean_scales
@@ -33,13 +33,13 @@ _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
 
 @dataclass(frozen=True)
 class BinaryInt8(Computation):
-    """A sum, difference or product of two int8 tensors, which broadcast.
+    """Addition, subtraction or multiplication of two int8 tensors, which broadcast.
 
     Attributes:
         function: ``add``, ``subtract`` or ``multiply``.
         first: quantization of the first operand.
-        second: of the second one.
-        result: of the result.
+        second: quantization of the second operand.
+        result: quantization of the result.
     """
 
     mnemonic = "binary_int8"
@@ -69,23 +69,23 @@ class BinaryInt8(Computation):
 
 @dataclass(frozen=True)
 class MeanInt8(Computation):
-    """A mean of int8 over axes that stay as dimensions of 1.
+    """A mean of int8 over axes that are kept with size 1.
 
     Attributes:
-        axes: of the operand, as it lies.
-        given: quantization of the operand.
-        result: of the result.
+        axes: reduced axes in the layout of the operand.
+        source: quantization of the operand.
+        result: quantization of the result.
     """
 
     mnemonic = "mean_int8"
     kernel = "xnn reduce mean int8"
     axes: tuple[int, ...]
-    given: Quantization
+    source: Quantization
     result: Quantization
 
     def pack(self, op: LoweredOp, session: Session | None) -> Reduce:
         """See `Computation.pack`."""
-        return Reduce("mean", (self.given, self.result))
+        return Reduce("mean", (self.source, self.result))
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -100,29 +100,34 @@ class MeanInt8(Computation):
         return Run(result, step.packed.call, step.packed)
 
 
-@or_floats
+@with_float_fallback
 def _binary(op: Op, builder: Builder) -> None:
     first, second = op.required(0), op.required(1)
-    (one, other), made = op.attributes["given"], op.attributes["made"]
+    one, other = op.attributes["input_quantizations"]
+    target = op.attributes["output_quantization"]
     function = _BINARY[op.attributes["operator"]]
-    binary = BinaryInt8(function, one, other, made)
-    check_scales(function, one, other, made)
+    binary = BinaryInt8(function, one, other, target)
+    check_scales(function, one, other, target)
     perm = common_layout(builder, [first, second], max(map(builder.rank, (first, second))))
     slots = operand(builder, first, perm), operand(builder, second, perm)
-    limits = byte_limits(op.limits, made)
-    if function == "add" and _joins(op, builder, slots, perm, SumS8.of(one, other, made, limits)):
-        return
+    limits = quantized_limits(op.limits, target)
+    if function == "add":
+        added = AddS8.of(one, other, target, limits)
+        if _fuse_into_convolution(op, builder, slots, perm, added):
+            return
     if limits == (-128, 127):
         builder.compute(binary, slots, op.output, perm)
         return
-    slot = builder.part(binary, slots, op.output)
-    builder.compute(Lookup(clamping(*limits)), [slot], op.output, perm)
+    slot = builder.intermediate(binary, slots, op.output)
+    builder.compute(Lookup(clamp_table(*limits)), [slot], op.output, perm)
 
 
-def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: SumS8) -> bool:
-    """Let a convolution whose result only this sum reads add the other operand, if it can.
+def _fuse_into_convolution(
+    op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added: AddS8
+) -> bool:
+    """Fuse an Add into the epilogue of a convolution whose result it alone reads, if supported.
 
-    What is computed is the same, in one pass over memory less.
+    The result is the same, with one pass over memory less.
     """
     facts = builder.facts
     if slots[0] is slots[1] or not same_shape(facts, op.required(0), op.required(1)):
@@ -131,12 +136,12 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
         value = op.required(index)
         reader = facts.only_user(value)
         alone = reader is not None and facts.only_user(reader.outputs[0]) in op.nodes
-        before = builder.maker(slots[index]) if alone else None
+        before = builder.sole_producer(slots[index]) if alone else None
         convolution = None if before is None else before.computation
         if not isinstance(convolution, Conv2dInt8) or builder.layout(value) != perm:
             continue
         if before is not None and convolution.can_add:
-            turned = added if index == 0 else added.turned()
+            turned = added if index == 0 else added.swapped()
             fused = dataclasses.replace(convolution, added=turned)
             operands = before.operands[0], slots[1 - index]
             builder.replace([before], fused, operands, op.output, perm)
@@ -144,25 +149,25 @@ def _joins(op: Op, builder: Builder, slots: tuple[Slot, Slot], perm: Perm, added
     return False
 
 
-@or_floats
+@with_float_fallback
 def _mean(op: Op, builder: Builder) -> None:
     given, output = op.required(0), op.output
     rank = builder.rank(given)
-    (quantization,), made = op.attributes["given"], op.attributes["made"]
+    (source,), target = op.attributes["input_quantizations"], op.attributes["output_quantization"]
     whole = op.attributes["operator"] == "GlobalAveragePool"
     axes = tuple(range(2, rank)) if whole else reduced_axes(op, builder.facts)
     if not axes:
         raise UnfitError("it has no axes to reduce")
-    check_mean_scales(quantization, made)
+    check_mean_scales(source, target)
     perm = CHANNELS_LAST.get(rank, builder.layout(given)) if whole else builder.layout(given)
     physical = tuple(sorted(perm.index(axis) for axis in axes))
-    slot = builder.at(given, perm)
-    mean = MeanInt8(physical, quantization, made)
+    slot = builder.slot_of(given, perm)
+    mean = MeanInt8(physical, source, target)
     if whole or op.get("keepdims", 1):
         builder.compute(mean, [slot], output, perm)
         return
-    slot = builder.part(mean, [slot], output)
-    builder.compute(DropAxes(physical), [slot], output, without(perm, axes))
+    slot = builder.intermediate(mean, [slot], output)
+    builder.compute(DropAxes(physical), [slot], output, drop_axes_of(perm, axes))
 
 
 RULES: tuple[Rule, ...] = (

@@ -1,4 +1,4 @@
-"""Operators on integers: what DynamicQuantizeLinear makes, and what multiplies that."""
+"""Dynamic quantization: DynamicQuantizeLinear, MatMulInteger and ConvInteger."""
 
 from __future__ import annotations
 
@@ -17,16 +17,25 @@ from narrowpass_planning.host.quantization import dequantized
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_planning.weights.weight import Quantized, Weight, digest
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Window, reshaped, sized
+from narrowpass_xnn_cpu.lower.conv.conv2d import (
+    CHANNELS_LAST,
+    KernelWindow,
+    output_shape,
+    reshape_packed,
+)
 from narrowpass_xnn_cpu.lower.conv.convolution import lower_conv
-from narrowpass_xnn_cpu.lower.int8.values import BYTES
-from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.int8.values import INT8_TYPES
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import (
+    ConvAttributes,
+    Convolution,
+    DynamicScales,
+)
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.native.problems.quantization import MOST_TERMS
+from narrowpass_xnn_cpu.native.problems.quantization import MAX_TERMS_WITH_ZERO_POINTS
 from narrowpass_xnn_cpu.native.table import (
     AnyConvolution,
     AnyMatmul,
@@ -41,7 +50,7 @@ from narrowpass_xnn_cpu.native.weights_cache import Session
 
 @dataclass(frozen=True)
 class DynamicRange(Computation):
-    """The quantization of a tensor by its own range: a float32 scale, a zero point behind it."""
+    """Scale and zero point from the range of a tensor: a float32 scale, then an int8 zero point."""
 
     mnemonic = "dynamic_range"
     kernel = "range"
@@ -54,10 +63,10 @@ class DynamicRange(Computation):
 
 @dataclass(frozen=True)
 class ScaleOfRange(Computation):
-    """The scale or the zero point of a `DynamicRange`: never a copy.
+    """A view of the scale or the zero point of a `DynamicRange`.
 
     Attributes:
-        offset: where it starts, in bytes.
+        offset: of the view, in bytes.
     """
 
     mnemonic = "of_range"
@@ -71,7 +80,7 @@ class ScaleOfRange(Computation):
 
 @dataclass(frozen=True)
 class DynamicQuantize(Computation):
-    """float32 to int8 by a computed scale and zero point, the second and third operand."""
+    """float32 to int8 with a scale and a zero point that are the second and third operand."""
 
     mnemonic = "dynamic_quantize"
     kernel = "quantize"
@@ -85,7 +94,7 @@ class DynamicQuantize(Computation):
 
 @dataclass(frozen=True)
 class DynamicDequantize(Computation):
-    """int8 to float32 by a scale and a zero point that are computed, as `DynamicQuantize`."""
+    """int8 to float32 with a scale and a zero point that are the second and third operand."""
 
     mnemonic = "dynamic_dequantize"
     kernel = "dequantize"
@@ -101,7 +110,7 @@ class DynamicDequantize(Computation):
 def _dynamic_quantize(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
-    slot = builder.at(given, perm)
+    slot = builder.slot_of(given, perm)
     both = Slot(f"{slot.name} (range)", np.dtype(np.float32))
     builder.emit(DynamicRange(), [slot], both)
     parts = []
@@ -113,7 +122,7 @@ def _dynamic_quantize(op: Op, builder: Builder) -> None:
 
 @dataclass(frozen=True)
 class MatMulInteger(Computation):
-    """A matmul of int8 rows and a constant int8 matrix, scales known at run time.
+    """A matmul of int8 rows and a constant int8 matrix, with scales known at run time.
 
     Operands are the rows, of any number of leading axes, and a scale and a zero point of one
     element each, where they are computed.
@@ -122,7 +131,7 @@ class MatMulInteger(Computation):
         weight: [O, C], scales of axis 0.
         bias: float32 [O], or None.
         raw: whether the int32 accumulators are the result.
-        zero_point: of the rows, as int8, where that is no operand.
+        zero_point: of the rows, as int8, where it is constant and no operand.
     """
 
     mnemonic = "matmul_integer"
@@ -134,8 +143,8 @@ class MatMulInteger(Computation):
 
     @functools.cached_property
     def problem(self) -> Matmul:
-        """What is to be computed, as the kernel table takes it."""
-        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
+        """The problem that the kernel table selects a kernel for."""
+        dynamic = DynamicScales(raw=self.raw, zero_point=self.zero_point)
         return Matmul(self.weight, self.bias, dynamic)
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
@@ -162,31 +171,31 @@ class MatMulInteger(Computation):
 
 @dataclass(frozen=True)
 class ConvolutionInteger(Computation):
-    """A convolution of int8 images, or lines, scales known at run time; see `MatMulInteger`.
+    """A convolution of int8 images, 2-D or 1-D, with scales known at run time; see `MatMulInteger`.
 
     Attributes:
         weight: [O, KH, KW, C / groups], scales of axis 0.
         bias: float32 [O], or None.
-        window: the kernel window and how it moves.
-        movement: what the kernel is given: pads, strides, dilations and groups.
+        kernel_window: kernel size, pads, strides and dilations.
+        attributes: pads, strides, dilations and groups of the kernel.
         raw: whether the int32 accumulators are the result.
-        zero_point: of the images, as int8, where that is no operand.
+        zero_point: of the images, as int8, where it is constant and no operand.
     """
 
     mnemonic = "convolution_integer"
     kernel = "convolution int8"
     weight: Quantized
     bias: Weight | None
-    window: Window
-    movement: Movement
+    kernel_window: KernelWindow
+    attributes: ConvAttributes
     raw: bool
     zero_point: int
 
     @functools.cached_property
     def problem(self) -> Convolution:
-        """What is to be computed, as the kernel table takes it."""
-        dynamic = Dynamic(raw=self.raw, zero_point=self.zero_point)
-        return Convolution(self.weight, self.bias, self.movement, dynamic)
+        """The problem that the kernel table selects a kernel for."""
+        dynamic = DynamicScales(raw=self.raw, zero_point=self.zero_point)
+        return Convolution(self.weight, self.bias, self.attributes, dynamic)
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
@@ -200,8 +209,10 @@ class ConvolutionInteger(Computation):
         """See `Computation.size`."""
         operator = step.packed
         _check_single(shapes[1:])
-        result, call = sized(operator, self.window, operator.outputs, shapes[0], sizing)
-        reshaped(operator, shapes[0], sizing)
+        result, call = output_shape(
+            operator, self.kernel_window, operator.outputs, shapes[0], sizing
+        )
+        reshape_packed(operator, shapes[0], sizing)
         return Run(result, call, operator, operator.params)
 
 
@@ -212,12 +223,12 @@ def _check_single(shapes: Sequence[Shape]) -> None:
 
 
 def check(op: Op, facts: Facts) -> str | None:
-    """Give the reason why an operation with a constant weight cannot be lowered."""
-    reason = needs(op.required(0), facts, *BYTES)
+    """Return why an operation with a constant weight cannot be lowered; None if it can."""
+    reason = check_dtype(op.required(0), facts, *INT8_TYPES)
     weight = op.required(1)
     if reason:
         return reason
-    if not facts.is_constant(weight) or facts.dtype(weight) not in BYTES:
+    if not facts.is_constant(weight) or facts.dtype(weight) not in INT8_TYPES:
         return "its weight is computed"
     rank, dims = facts.rank(weight), facts.dims(weight) or ()
     if 0 in dims:
@@ -228,29 +239,29 @@ def check(op: Op, facts: Facts) -> str | None:
         count, terms = dims[1], dims[0]
     else:
         if rank not in CHANNELS_LAST:
-            return f"its window has {(rank or 2) - 2} dimensions; the kernel is for one or two"
+            return f"it has {(rank or 2) - 2} spatial dimensions; the kernel is for one or two"
         count = dims[0]
         terms = math.prod(size for size in dims[1:] if isinstance(size, int))
-    if isinstance(terms, int) and terms > MOST_TERMS:
-        return f"sums over {terms} terms may not fit 32 bits"
+    if isinstance(terms, int) and terms > MAX_TERMS_WITH_ZERO_POINTS:
+        return f"int32 accumulators of {terms} terms may overflow"
     zero = op.input(3)
     if zero is not None and not facts.is_constant(zero):
         return "the zero point of its weight is computed"
     if zero is not None and facts.weight(zero).size not in (1, count):
         return "the zero points of its weight are not of its outputs"
-    return _check_given_zero(op.input(2), facts)
+    return _check_row_zero_point(op.input(2), facts)
 
 
-def _check_given_zero(zero: ir.Value | None, facts: Facts) -> str | None:
+def _check_row_zero_point(zero: ir.Value | None, facts: Facts) -> str | None:
     if zero is None or facts.scalar(zero) is not None:
         return None
-    if facts.dtype(zero) not in BYTES or facts.dims(zero) not in ((), (1,)):
+    if facts.dtype(zero) not in INT8_TYPES or facts.dims(zero) not in ((), (1,)):
         return "the zero point of its rows is not one number"
     return None
 
 
 def _stored(op: Op, facts: Facts, scale: Weight) -> Quantized:
-    """Give the weight as signed bytes, with a zero point where it has one."""
+    """Return the weight as int8, with its zero points where it has them."""
     integers, zero = facts.stored(op.required(1)), op.input(3)
     zeros = None if zero is None else facts.stored(zero)
     if integers.dtype == np.uint8:
@@ -284,49 +295,50 @@ def _bias(op: Op, facts: Facts, outputs: int) -> Weight | None:
     return flat.then(f"repeat {outputs}", lambda x: np.repeat(x, outputs), [outputs])
 
 
-def _given(op: Op, builder: Builder) -> tuple[list[Slot], int]:
-    """Give the slots of scale and zero point, and the zero point as int8 where it is constant."""
+def _row_quantization(op: Op, builder: Builder) -> tuple[list[Slot], int]:
+    """Return slots of the scale and zero point of the rows, and a constant zero point as int8."""
     facts, scale, zero = builder.facts, op.input(4), op.input(2)
     unsigned = facts.dtype(op.required(0)) == ir.DataType.UINT8
     constant = 0.0 if zero is None else facts.scalar(zero)
     if scale is None and constant is not None:
         return [], int(constant) - 128 * unsigned
     one = np.ones(1, np.float32)
-    slots = [builder.constant_slot("one", one) if scale is None else builder.at(scale)]
+    slots = [builder.constant_slot("one", one) if scale is None else builder.slot_of(scale)]
     if constant is None and zero is not None:
-        return [*slots, builder.at(zero)], 0
+        return [*slots, builder.slot_of(zero)], 0
     return slots, int(constant or 0) - 128 * unsigned
 
 
-def product(op: Op, builder: Builder) -> None:
-    """Add a product with a constant matrix of bytes."""
+def lower_matmul_integer(op: Op, builder: Builder) -> None:
+    """Emit a matmul with a constant int8 matrix and a dynamic quantization of the rows."""
     facts = builder.facts
     scale = _scale(op, facts)
     matrix = _stored(op, facts, scale)
     outputs = matrix.integers.shape[1]
     integers = matrix.integers.transpose(1, 0)
-    upright = Quantized(integers, matrix.scale, matrix.zero, 0)
-    slots, zero = _given(op, builder)
+    transposed = Quantized(integers, matrix.scale, matrix.zero, 0)
+    slots, zero = _row_quantization(op, builder)
     bias = _bias(op, facts, outputs)
-    matmul = MatMulInteger(upright, bias, op.kind == "MatMulInteger", zero)
-    operands = [builder.at(op.required(0)), *slots]
+    matmul = MatMulInteger(transposed, bias, op.kind == "MatMulInteger", zero)
+    operands = [builder.slot_of(op.required(0)), *slots]
     builder.compute(matmul, operands, op.output, identity(builder.rank(op.output)))
 
 
 def _depthwise(op: Op, builder: Builder) -> None:
-    """Lower a depthwise convolution to float32 as one of floats, which has a kernel that is fast.
+    """Lower a depthwise convolution with a float32 result to a float32 one, which is faster.
 
-    Integers and their few sums are exact in float32; scales are multiplied before, and not after.
+    Integers and accumulators of few terms are exact in float32. Scales are applied to the operands,
+    not to the accumulators.
     """
     facts, given = builder.facts, op.required(0)
     perm = CHANNELS_LAST[builder.rank(given)]
-    slots, zero = _given(op, builder)
+    slots, zero = _row_quantization(op, builder)
     if len(slots) < 2:
         one = np.ones(1, np.float32)
         slots = [*slots, builder.constant_slot("one", one)][:1]
         slots.append(builder.constant_slot("zero", np.array([zero], np.int8)))
     real = ir.Value(name=f"{given.name} (real)", shape=given.shape, type=_FLOAT)
-    builder.compute(DynamicDequantize(), [builder.at(given, perm), *slots], real, perm)
+    builder.compute(DynamicDequantize(), [builder.slot_of(given, perm), *slots], real, perm)
     stored, zeros = facts.stored(op.required(1)), op.input(3)
     zero_weight = None if zeros is None else facts.stored(zeros)
     scale = _scale(op, facts)
@@ -363,20 +375,24 @@ def _convolution(op: Op, builder: Builder) -> None:
     weight = _stored(op, facts, _scale(op, facts))
     shape = weight.integers.shape
     dims = facts.dims(op.input(0))
-    window = Window.of(op, shape[2:], None if dims is None else dims[2:])
+    kernel_window = KernelWindow.of(op, shape[2:], None if dims is None else dims[2:])
     outputs, per_group = shape[:2]
-    image = weight.integers.reshape(outputs, per_group, *window.size).transpose(0, 2, 3, 1)
+    image = weight.integers.reshape(outputs, per_group, *kernel_window.size).transpose(0, 2, 3, 1)
     kernel = Quantized(image, weight.scale, weight.zero, 0)
-    slots, zero = _given(op, builder)
-    movement = Movement(window.pads, window.strides, window.dilations, op.get("group", 1))
+    slots, zero = _row_quantization(op, builder)
+    attributes = ConvAttributes(
+        kernel_window.pads, kernel_window.strides, kernel_window.dilations, op.get("group", 1)
+    )
     bias = _bias(op, facts, outputs)
-    convolution = ConvolutionInteger(kernel, bias, window, movement, op.kind == "ConvInteger", zero)
+    convolution = ConvolutionInteger(
+        kernel, bias, kernel_window, attributes, op.kind == "ConvInteger", zero
+    )
     perm = CHANNELS_LAST[len(shape)]
-    builder.compute(convolution, [builder.at(op.required(0), perm), *slots], op.output, perm)
+    builder.compute(convolution, [builder.slot_of(op.required(0), perm), *slots], op.output, perm)
 
 
 RULES: tuple[Rule, ...] = (
-    *rules("DynamicQuantizeLinear", lower=_dynamic_quantize, check=needs_floats),
-    *rules("matmul-integer", lower=product, check=check),
+    *rules("DynamicQuantizeLinear", lower=_dynamic_quantize, check=check_floats),
+    *rules("matmul-integer", lower=lower_matmul_integer, check=check),
     *rules("ConvInteger", "conv-integer", lower=_convolution, check=check),
 )

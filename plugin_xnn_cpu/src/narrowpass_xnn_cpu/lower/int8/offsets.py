@@ -1,7 +1,7 @@
-"""Images of bytes that are raised by 128 between the kernels that multiply them so.
+"""Activations that are stored with an offset of +128 between convolutions.
 
-Some processors multiply bytes from 0 to 255 with int8. What one such kernel writes for others alone
-is written as they need it: they read it where it lies, in place of making a copy of it.
+VNNI multiplies uint8 by int8. A convolution whose result only such kernels read stores it as uint8
+(XOR 0x80), so that they read it in place, without a copy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 
 
-def with_offsets(partition: LoweredPartition) -> LoweredPartition:
-    """Let convolutions write bytes with an offset of +128 where all that read these take them so.
+def store_with_offsets(partition: LoweredPartition) -> LoweredPartition:
+    """Store results of convolutions with an offset of +128 where all readers support that.
 
     Args:
-        partition: its outputs are read outside of it, as they are.
+        partition: its outputs are stored without an offset.
     """
     outputs = set(partition.outputs.values())
     readers: dict[Slot, list[LoweredOp]] = {}
@@ -30,13 +30,13 @@ def with_offsets(partition: LoweredPartition) -> LoweredPartition:
     for op in partition.ops:
         users = readers.get(op.output, [])
         inner = bool(users) and op.output not in outputs
-        if inner and all(map(_takes_offset, (op, *users))):
+        if inner and all(map(_supports_offset, (op, *users))):
             stored.add(op.output)
     return partition.with_ops(lambda op: _with_offsets(op, stored))
 
 
-def _takes_offset(op: LoweredOp) -> bool:
-    return isinstance(op.computation, Conv2dInt8) and op.computation.takes_offset
+def _supports_offset(op: LoweredOp) -> bool:
+    return isinstance(op.computation, Conv2dInt8) and op.computation.supports_offset
 
 
 def _with_offsets(op: LoweredOp, stored: Collection[Slot]) -> LoweredOp:

@@ -1,4 +1,4 @@
-"""Functions of one tensor of bytes: tables of 256 entries."""
+"""Pointwise functions of one int8 tensor, as lookup tables of 256 entries."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from narrowpass_reference import NodeEvaluator
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.int8.values import (
     Dequantized,
-    from_bytes,
+    dequantize_all,
     quantization_of,
-    to_bytes,
+    quantize_array,
 )
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
@@ -83,67 +83,67 @@ POINTWISE = frozenset(
         "Xor",
     ]
 )
-"""Operators whose elements each follow from one element of each operand."""
+"""Operators that compute each element from one element of each operand."""
 
 
-def requantizing(given: Quantization, made: Quantization) -> bytes:
-    """Give the table that turns bytes of one quantization into those of another one."""
-    return to_bytes(from_bytes(given), made).tobytes()
+def requantization_table(source: Quantization, target: Quantization) -> bytes:
+    """Return the lookup table from one quantization to another."""
+    return quantize_array(dequantize_all(source), target).tobytes()
 
 
-def clamping(low: int, high: int) -> bytes:
-    """Give the table that clamps bytes, taken as int8."""
+def clamp_table(low: int, high: int) -> bytes:
+    """Return the lookup table that clamps int8 to a range."""
     whole = np.arange(256, dtype=np.uint8).view(np.int8)
     return np.clip(whole, low, high).tobytes()
 
 
-def region(
+def match_table(
     quantize: ir.Node,
     known: Mapping[ir.Value, Dequantized],
     facts: Facts,
     model: ir.Model,
     version: int,
 ) -> Op | None:
-    """Give a function of one tensor of bytes that ends in a QuantizeLinear as one operation.
+    """Match a pointwise function of one int8 tensor between DequantizeLinear and QuantizeLinear.
 
-    Nodes in it compute elementwise, and nobody outside reads what is between them.
+    Its nodes are in `POINTWISE`, and no other node reads its intermediate values.
 
     Args:
         quantize: the last node.
-        known: floats that bytes stand for.
+        known: dequantized int8 values, by their float value.
         facts: of the graph.
-        model: gives operator sets and functions.
-        version: of the operator set.
+        model: its operator sets and functions.
+        version: of the operator set of `quantize`.
     """
-    made = quantization_of(quantize, facts)
-    found = None if made is None else _collected(quantize, known, facts)
-    if made is None or found is None:
+    target = quantization_of(quantize, facts)
+    found = None if target is None else _collect_region(quantize, known, facts)
+    if target is None or found is None:
         return None
     source = found.sources[0].value
     rank = facts.rank(source)
     if rank is None or rank != facts.rank(quantize.outputs[0]):
         return None  # a constant adds dimensions
-    numbers = _evaluated(quantize, found, facts, model)
+    numbers = _evaluate_all(quantize, found, facts, model)
     if numbers is None:
         return None
-    attributes = {"table": to_bytes(numbers, made).tobytes()}
+    attributes = {"table": quantize_array(numbers, target).tobytes()}
     nodes = [quantize, *found.nodes]
     return Op("table", [source], [quantize.outputs[0]], attributes, version, nodes)
 
 
 @dataclass(frozen=True)
 class _Region:
-    """Nodes in order, the floats that they start from, and constants."""
+    """Nodes in topological order, the dequantized values that they read, and constants."""
 
     nodes: list[ir.Node]
     sources: list[Dequantized]
     constants: list[ir.Value]
 
 
-def _collected(
+def _collect_region(
     quantize: ir.Node, known: Mapping[ir.Value, Dequantized], facts: Facts
 ) -> _Region | None:
-    """Give what lies before a QuantizeLinear, if it is a function of one tensor of bytes."""
+    """Return the nodes before a QuantizeLinear, if they are a function of one int8 tensor."""
     inside: set[ir.Node] = set()
     sources: dict[ir.Value, Dequantized] = {}
     constants: list[ir.Value] = []
@@ -174,17 +174,17 @@ def _collected(
         readers = {use.node for use in node.outputs[0].uses()} - inside
         if node.outputs[0].name in facts.needed or readers - {quantize}:
             return None
-    return _Region(_in_order(inside), list(sources.values()), constants)
+    return _Region(_topological_order(inside), list(sources.values()), constants)
 
 
-def _in_order(nodes: set[ir.Node]) -> list[ir.Node]:
-    """Give nodes after those whose results they read."""
+def _topological_order(nodes: set[ir.Node]) -> list[ir.Node]:
+    """Return nodes, each after those whose results it reads."""
     order: list[ir.Node] = []
     waiting = list(nodes)
     while waiting:
         node = waiting[-1]
-        makers = {value.producer() for value in node.inputs if value is not None}
-        missing = (nodes & makers).difference(order)
+        producers = {value.producer() for value in node.inputs if value is not None}
+        missing = (nodes & producers).difference(order)
         if missing:
             waiting += missing
             continue
@@ -194,19 +194,19 @@ def _in_order(nodes: set[ir.Node]) -> list[ir.Node]:
     return order
 
 
-def _evaluated(
+def _evaluate_all(
     quantize: ir.Node, region: _Region, facts: Facts, model: ir.Model
 ) -> np.ndarray | None:
-    """Give what the region makes of the bytes 0 to 255: float32 [256]."""
+    """Return the results of a region for all int8 values, indexed as uint8: float32 [256]."""
     end = quantize.inputs[0]
-    values = {given.real.name or "": from_bytes(given.quantization) for given in region.sources}
+    values = {given.real.name or "": dequantize_all(given.quantization) for given in region.sources}
     name = "" if end is None else end.name or ""
     if region.nodes:
         values |= {value.name or "": facts.array(value) for value in region.constants}
         try:
             values |= NodeEvaluator(region.nodes, model).run(values, [name])
         except BackendError:
-            return None  # whoever runs the nodes will say so
+            return None  # the same error is raised where the nodes are run
     numbers = np.asarray(values[name])
     return numbers.reshape(-1) if numbers.size == 256 and numbers.dtype == np.float32 else None
 
@@ -214,7 +214,7 @@ def _evaluated(
 def _table(op: Op, builder: Builder) -> None:
     given, entries = op.required(0), op.attributes["table"]
     perm = builder.layout(given)
-    slot = builder.at(given, perm)
+    slot = builder.slot_of(given, perm)
     if entries == IDENTITY:
         builder.alias(op.output, slot, perm)
         return

@@ -1,7 +1,7 @@
-"""Bytes and what they stand for: QuantizeLinear and DequantizeLinear with one scale.
+"""Quantizations of int8 and uint8 values: QuantizeLinear and DequantizeLinear with one scale.
 
-Tensors of uint8 are computed with as int8: their bytes have the highest bit turned, and zero points
-are less by 128. The numbers that they stand for are the same.
+uint8 tensors are stored as int8 (XOR 0x80), with zero points less by 128, so that their real values
+are the same.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import onnx_ir as ir
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
-BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+INT8_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 @dataclass(frozen=True)
 class Dequantized:
-    """A float that bytes stand for.
+    """A float value that is dequantized from an int8 value.
 
     Attributes:
-        real: the float.
-        value: the bytes.
-        quantization: how they are read, as int8.
+        real: the float value.
+        value: the int8 value.
+        quantization: scale and zero point as int8.
     """
 
     real: ir.Value
@@ -33,7 +33,7 @@ class Dequantized:
 
 
 def dequantized(node: ir.Node, facts: Facts) -> Dequantized | None:
-    """Tell what a DequantizeLinear makes floats of; None for constants, and several scales."""
+    """Return operand and quantization of a DequantizeLinear; None if constant or per channel."""
     given, real = node.inputs[0], node.outputs[0]
     quantization = None if facts.is_constant(real) else quantization_of(node, facts)
     if quantization is None or given is None or facts.is_constant(given):
@@ -42,16 +42,16 @@ def dequantized(node: ir.Node, facts: Facts) -> Dequantized | None:
 
 
 def quantization_of(node: ir.Node, facts: Facts) -> Quantization | None:
-    """Give how a QuantizeLinear or DequantizeLinear reads bytes; None for one with many scales.
+    """Return the quantization of a per-tensor QuantizeLinear or DequantizeLinear of 8 bits.
 
-    Also None for other types, and parameters that are computed.
+    None for other nodes, other dtypes, several scales, and parameters that are not constant.
     """
     if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.domain:
         return None
     whole = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
     real = node.inputs[0] if node.op_type == "QuantizeLinear" else node.outputs[0]
     dtype = facts.dtype(whole)
-    if dtype not in BYTES or facts.dtype(real) != ir.DataType.FLOAT or len(node.inputs) < 2:
+    if dtype not in INT8_TYPES or facts.dtype(real) != ir.DataType.FLOAT or len(node.inputs) < 2:
         return None
     if node.attributes.get_int("block_size", 0) or node.attributes.get_int("precision", 1) != 1:
         return None
@@ -65,16 +65,16 @@ def quantization_of(node: ir.Node, facts: Facts) -> Quantization | None:
     return Quantization(scale, int(zero_point) - (128 if dtype == ir.DataType.UINT8 else 0))
 
 
-def to_bytes(numbers: np.ndarray, quantization: Quantization) -> np.ndarray:
-    """Quantize float32 as QuantizeLinear does; NaN becomes the least byte."""
+def quantize_array(numbers: np.ndarray, quantization: Quantization) -> np.ndarray:
+    """Quantize float32 as QuantizeLinear does; NaN becomes -128."""
     with np.errstate(all="ignore"):
         steps = np.rint(numbers / np.float32(quantization.scale))
     steps = np.where(np.isnan(steps), -np.inf, steps) + np.float32(quantization.zero_point)
     return np.clip(steps, -128, 127).astype(np.int8)
 
 
-def from_bytes(quantization: Quantization) -> np.ndarray:
-    """Give what the bytes 0 to 255 stand for: float32 [256]."""
+def dequantize_all(quantization: Quantization) -> np.ndarray:
+    """Return the real values of all int8 values, indexed as uint8: float32 [256]."""
     whole = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int32)
     steps = (whole - quantization.zero_point).astype(np.float32)
     with np.errstate(over="ignore"):

@@ -1,1 +1,1 @@
-"""Matmuls with constant and computed operands, and what ends with them."""
+"""Matmuls with constant and computed operands, their epilogues, and recurrent operators."""

@@ -1,4 +1,4 @@
-"""Matmul of two computed operands, read by strides wherever their axes lie."""
+"""Matmul of two activations, which are read by strides in any layout."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from narrowpass_xnn_cpu.native.own.batched import BATCH, Operand, Sizes, matmul
 
 @dataclass(frozen=True, kw_only=True)
 class ComputedMatMul(WithEpilogue):
-    """A matmul of two operands that are not known before a run, or of batches of them.
+    """A batched matmul of two activations.
 
-    Operands are [..., M, K] or [K], [..., K, N] or [K], a bias [N] if there is one, and the
-    residual of the epilogue, which lies as the result does. The result lacks M or N where an
-    operand lacks it.
+    Operands are [..., M, K] or [K], [..., K, N] or [K], optionally a bias [N], and the residual of
+    the epilogue in the layout of the result. The result lacks M or N where an operand lacks it.
 
     Attributes:
-        perms: the order that the axes of both operands lie in.
-        perm: the order that the axes of the result are to lie in; the last one stays last.
-        alpha: what the matmul is multiplied by.
-        bias: whether there is one, added to each row.
+        perms: layout of both operands.
+        perm: layout of the result; the last axis stays the last.
+        alpha: factor of the matmul.
+        bias: whether there is a bias operand.
     """
 
     mnemonic = "matmul_computed"
@@ -63,12 +62,12 @@ class ComputedMatMul(WithEpilogue):
             return Run(lies)
         if self.bias and shapes[2] != (n,):
             raise BackendError(f"a bias of {list(shapes[2])} does not fit {n} columns")
-        made = View(lies, self.perm)
+        out = View(lies, self.perm)
         params, workspace = matmul(
             Sizes((1,) * (BATCH - len(leading)) + leading, m, k, n),
             _operand(a.steps, 0, n),
             _operand(b.steps, 1, n),
-            _result(made.steps, len(a.shape) > 1, len(b.shape) > 1),
+            _result(out.steps, len(a.shape) > 1, len(b.shape) > 1),
             alpha=self.alpha,
             bias=self.bias,
             epilogue=epilogue,
@@ -78,7 +77,7 @@ class ComputedMatMul(WithEpilogue):
 
 
 def _matrix(shape: Shape, second: int) -> tuple[int, int]:
-    """Give the rows and columns of the first or second operand, which may be a vector."""
+    """Return rows and columns of the first or second operand; a vector is one row or one column."""
     if len(shape) > 1:
         return shape[-2], shape[-1]
     return (shape[0], 1) if second else (1, shape[0])
@@ -96,7 +95,7 @@ def _operand(steps: Sequence[int], second: int, columns: int) -> Operand:
 
 
 def _result(steps: Sequence[int], has_rows: bool, has_columns: bool) -> Operand:
-    """Give the strides of a result whose rows or columns may be left out."""
+    """Return the strides of a result that may lack rows or columns."""
     left = list(steps)
     column = left.pop() if has_columns else 1
     row = left.pop() if has_rows else 0
@@ -104,16 +103,16 @@ def _result(steps: Sequence[int], has_rows: bool, has_columns: bool) -> Operand:
 
 
 def _readable(builder: Builder, value: ir.Value) -> Perm:
-    """Give an order of axes that an operand can be had in, rows or columns dense."""
+    """Return a layout of an operand with dense rows or columns, without a copy if possible."""
     rank = builder.rank(value)
-    if builder.has(value, identity(rank)):
+    if builder.has_layout(value, identity(rank)):
         return identity(rank)
     perm = builder.layout(value)
     return perm if perm[-1] >= rank - 2 else identity(rank)
 
 
-def _lies(builder: Builder, output: ir.Value) -> Perm:
-    """Give the order of axes in which the result is wanted."""
+def _result_layout(builder: Builder, output: ir.Value) -> Perm:
+    """Return the layout that the only reader, a Transpose, needs; else that of ONNX."""
     rank = builder.rank(output)
     user = builder.facts.only_user(output)
     if user is None or user.op_type != "Transpose" or user.domain:
@@ -132,23 +131,23 @@ def lower_computed(
     bias: Slot | None = None,
     complete: bool = True,
 ) -> Slot | None:
-    """Lower a matmul of the first two inputs of an operation, which end with its epilogue.
+    """Lower a matmul of the first two inputs of an operation, with its epilogue.
 
     Args:
         op: the operation; its attribute ``alpha`` scales the matmul.
         builder: of the partition.
-        transposed: whether the operands have their last two axes the other way round.
+        transposed: whether the last two axes of each operand are transposed.
         bias: [N], or None.
-        complete: whether the result is the output of `op`, with its epilogue.
+        complete: whether to emit the epilogue and the output of `op`.
 
     Returns:
-        The slot of the matmul, its axes in ONNX's order, where it is not `complete`.
+        The slot of the matmul in the layout of ONNX, unless `complete`.
     """
     slots, perms = [], []
-    for value, turned in zip((op.required(0), op.required(1)), transposed, strict=True):
+    for value, is_transposed in zip((op.required(0), op.required(1)), transposed, strict=True):
         perm = _readable(builder, value)
-        slots.append(builder.at(value, perm))
-        if turned:
+        slots.append(builder.slot_of(value, perm))
+        if is_transposed:
             last = len(perm) - 1
             swap = {last: last - 1, last - 1: last}
             perm = tuple(swap.get(axis, axis) for axis in perm)
@@ -157,8 +156,10 @@ def lower_computed(
     alpha, both = float(op.get("alpha", 1.0)), (perms[0], perms[1])
     if not complete:
         perm = identity(builder.rank(op.output))
-        return builder.part(ComputedMatMul(perms=both, perm=perm, alpha=alpha), [a, b], op.output)
-    perm = _lies(builder, op.output)
+        return builder.intermediate(
+            ComputedMatMul(perms=both, perm=perm, alpha=alpha), [a, b], op.output
+        )
+    perm = _result_layout(builder, op.output)
     matmul_ = ComputedMatMul(
         op.epilogue,
         op.residual_fits,

@@ -1,4 +1,4 @@
-"""Matmuls with constant matrices: MatMul, Gemm and what is fused to them."""
+"""Matmuls with constant matrices: MatMul and Gemm, with their fused epilogue."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from narrowpass_xnn_cpu.lower.matmul.choices import (
     choices,
     fuses_epilogue,
     is_gemm,
-    takes_quantized_rows,
+    shares_quantized_rows,
 )
 from narrowpass_xnn_cpu.lower.matmul.computed import lower_computed
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue, emit
 from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.own.few_rows import FewRows
+from narrowpass_xnn_cpu.native.own.gemv import Gemv
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
@@ -47,13 +47,13 @@ class ConstantMatMul(WithEpilogue):
     Operands are the rows, float32 or those of `QuantizeRows`, and the residual.
 
     Attributes:
-        weight: [C, O], of the dtype that it is stored in.
+        weight: [C, O], in its stored dtype.
         bias: float32 [O], or None.
-        rows: how many there are, where that is known.
-        accumulate: the dtype that accumulators are to have; empty where the model says nothing.
-        activations: ``dynamic`` where rows are to be quantized too; empty otherwise.
-        embedding: whether the matrix is in memory as it is stored anyway: a tied embedding.
-        unfit: why its rows are not quantized although they are to be; empty otherwise.
+        rows: their number, if it is known.
+        accumulate: the requested dtype of accumulators; empty if the model requests none.
+        activations: ``dynamic`` for dynamic per-token quantization; else empty.
+        embedding: whether the matrix is a tied embedding, whose stored form is in memory anyway.
+        unfit: why rows are not quantized although the model requests it; else empty.
     """
 
     mnemonic = "matmul"
@@ -67,19 +67,19 @@ class ConstantMatMul(WithEpilogue):
 
     @property
     def channels(self) -> int:
-        """Columns of the rows."""
+        """Input channels, the length of a row."""
         return self.weight.shape[0]
 
     @property
     def quantizes_rows(self) -> bool:
-        """Whether the operand has rows that `QuantizeRows` has quantized."""
+        """Whether the operand is the result of `QuantizeRows`."""
         if self.unfit:
             return False
-        return takes_quantized_rows(self.weight, self.activations, target.current())
+        return shares_quantized_rows(self.weight, self.activations, target.current())
 
     @property
     def is_gemm(self) -> bool:
-        """Whether our float32 GEMM computes it for any number of rows."""
+        """Whether the own float32 GEMM computes it for any number of rows."""
         processor = target.current()
         return is_gemm(next(self.choices(processor)), processor)
 
@@ -116,16 +116,16 @@ class ConstantMatMul(WithEpilogue):
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
-        shape, product = shapes[0], step.packed
-        if not self.quantizes_rows and shape[-1] != product.channels:
-            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {product.channels}")
-        result = (*shape[:-1], product.outputs)
+        shape, packed = shapes[0], step.packed
+        if not self.quantizes_rows and shape[-1] != packed.channels:
+            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {packed.channels}")
+        result = (*shape[:-1], packed.outputs)
         epilogue = self.fitting(shapes, result)
         rows = elements(shape[:-1])
         if not rows:
             return Run(result)
-        operator = product.operator(rows)
-        if isinstance(operator, PackedMatmul | FewRows):
+        operator = packed.operator(rows)
+        if isinstance(operator, PackedMatmul | Gemv):
             params = operator.reshape(rows, sizing.pool, epilogue=epilogue)
         else:
             params = operator.reshape(rows, sizing.pool)
@@ -134,10 +134,10 @@ class ConstantMatMul(WithEpilogue):
 
 @dataclass(frozen=True)
 class QuantizeRows(Computation):
-    """Dynamic per-token quantization of rows, once for all matmuls that read them.
+    """Dynamic per-token quantization of rows, which matmuls share.
 
     Attributes:
-        channels: of a row.
+        channels: length of a row.
     """
 
     mnemonic = "quantize_rows"
@@ -156,14 +156,14 @@ class QuantizeRows(Computation):
         return Run(result, "NP_INT8_ROWS", params=params) if rows else Run(result)
 
 
-def _matrix(facts: Facts, value: ir.Value | None) -> bool:
-    """Tell whether a value is a constant matrix that has elements."""
+def _is_constant_matrix(facts: Facts, value: ir.Value | None) -> bool:
+    """Return whether a value is a constant, non-empty matrix."""
     dims = facts.dims(value)
     return facts.is_constant(value) and dims is not None and len(dims) == 2 and 0 not in dims
 
 
 def _check_gemm(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
+    reason = check_floats(op, facts, 3)
     if reason:
         return reason
     if facts.rank(op.input(0)) != 2 or facts.rank(op.input(1)) != 2:
@@ -177,8 +177,8 @@ def _check_gemm(op: Op, facts: Facts) -> str | None:
     return None
 
 
-def _gemm_ends(op: Op, facts: Facts) -> bool:
-    if not _matrix(facts, op.input(1)):
+def _gemm_fuses_epilogue(op: Op, facts: Facts) -> bool:
+    if not _is_constant_matrix(facts, op.input(1)):
         return op.input(2) is None or _is_row(op, facts)
     kernel = facts.stored(op.required(1))
     outputs = kernel.shape[0 if op.get("transB", 0) else 1]
@@ -186,12 +186,12 @@ def _gemm_ends(op: Op, facts: Facts) -> bool:
     complete = added is None or as_bias(facts, added, outputs, np.float32(1)) is not None
     if op.get("alpha", 1.0) != 1.0:
         kernel = kernel.cast(np.dtype(np.float32))
-    rows = _count(_leading(op, facts))
+    rows = _count(_row_dims(op, facts))
     return complete and fuses_epilogue(kernel, rows, target.current())
 
 
-def _leading(op: Op, facts: Facts) -> Sequence[int | str | None]:
-    """Give the dimension of the rows of a Gemm, if it is known that there is one."""
+def _row_dims(op: Op, facts: Facts) -> Sequence[int | str | None]:
+    """Return the dimension of the rows of a Gemm; empty if its rank is not known."""
     dims = facts.dims(op.input(0)) or ()
     return dims[1:] if op.get("transA", 0) else dims[:1]
 
@@ -201,10 +201,10 @@ def _gemm(op: Op, builder: Builder) -> None:
     given, matrix, added = op.required(0), op.required(1), op.input(2)
     transposed = bool(op.get("transB", 0))
     beta = np.float32(op.get("beta", 1.0))
-    if not _matrix(facts, matrix):
+    if not _is_constant_matrix(facts, matrix):
         _gemm_of_computed(op, builder, beta)
         return
-    rows = builder.at(given, (1, 0) if op.get("transA", 0) else None)
+    rows = builder.slot_of(given, (1, 0) if op.get("transA", 0) else None)
     kernel = facts.stored(matrix)
     if transposed:
         kernel = kernel.transpose(1, 0)
@@ -213,23 +213,23 @@ def _gemm(op: Op, builder: Builder) -> None:
         kernel = kernel.cast(np.dtype(np.float32)).times(alpha)
     bias = as_bias(facts, added, kernel.shape[1], beta)
     complete = added is None or bias is not None
-    leading = _leading(op, facts)
+    leading = _row_dims(op, facts)
     matmul = _matmul_of(op, builder, kernel, bias, op.epilogue if complete else Epilogue(), leading)
     if complete:
         emit(op, builder, matmul, [rows_for(builder, rows, matmul)], identity(2))
         return
-    slot = builder.part(matmul, [rows_for(builder, rows, matmul)], op.output)
+    slot = builder.intermediate(matmul, [rows_for(builder, rows, matmul)], op.output)
     _add(op, builder, slot, added, beta)
 
 
 def _is_row(op: Op, facts: Facts) -> bool:
-    """Return whether the third input surely is [N], with N the columns of the output."""
+    """Return whether the third input is known to be [N], N being the columns of the output."""
     columns = (facts.dims(op.output) or (None,))[-1]
     return isinstance(columns, int) and facts.dims(op.input(2)) == (columns,)
 
 
 def _gemm_of_computed(op: Op, builder: Builder, beta: np.float32) -> None:
-    """Lower alpha · A·B + beta · C of computed matrices."""
+    """Lower alpha · A·B + beta · C where A and B are activations."""
     facts, added = builder.facts, op.input(2)
     transposed = bool(op.get("transA", 0)), bool(op.get("transB", 0))
     if added is None or _is_row(op, facts):
@@ -258,13 +258,13 @@ def _matmul_of(
         rows=_count(leading),
         accumulate=op.accumulate,
         activations=op.activations,
-        embedding=_is_looked_up(op.required(1)),
+        embedding=_is_embedding(op.required(1)),
         unfit=builder.unfit.get(op.output.name or "", ""),
     )
 
 
-def _is_looked_up(matrix: ir.Value) -> bool:
-    """Tell whether rows of a matrix, or of what it is the transpose of, are looked up too."""
+def _is_embedding(matrix: ir.Value) -> bool:
+    """Return whether a Gather reads the matrix, or its transpose, as an embedding."""
     node = matrix.producer()
     source = node.inputs[0] if node is not None and node.op_type == "Transpose" else matrix
     return source is not None and any(
@@ -273,7 +273,7 @@ def _is_looked_up(matrix: ir.Value) -> bool:
 
 
 def rows_for(builder: Builder, rows: Slot, matmul: ConstantMatMul) -> Slot:
-    """Return rows as a matmul takes them; they are quantized once for all matmuls."""
+    """Return the operand of a matmul: rows, or their quantization, which matmuls share."""
     if not matmul.quantizes_rows:
         return rows
     channels = matmul.channels
@@ -282,13 +282,13 @@ def rows_for(builder: Builder, rows: Slot, matmul: ConstantMatMul) -> Slot:
 
 
 def _count(dims: Sequence[int | str | None]) -> int | None:
-    """Give the number of rows of these leading dimensions; None where it is not known."""
+    """Return the number of rows with these leading dimensions; None if it is not known."""
     known = [dim for dim in dims if isinstance(dim, int)]
     return math.prod(known) if dims and len(known) == len(dims) else None
 
 
 def as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32) -> Weight | None:
-    """Give a constant that adds the same to each row, as the bias of a product."""
+    """Return a constant times beta as bias [outputs]; None if it differs between rows."""
     if value is None or not facts.is_constant(value):
         return None
     weight = facts.weight(value)
@@ -301,18 +301,18 @@ def as_bias(facts: Facts, value: ir.Value | None, outputs: int, beta: np.float32
 
 
 def _scaled(builder: Builder, added: ir.Value, beta: np.float32) -> Slot:
-    """Give the slot of beta times a constant, or of a computed value whose beta is 1."""
+    """Return the slot of beta · C; beta is 1 unless C is constant."""
     if builder.facts.is_constant(added):
         return builder.constant_slot(added.name or "", builder.facts.wide(added) * beta)
-    return builder.at(added)
+    return builder.slot_of(added)
 
 
 def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.float32) -> None:
-    """Add what no bias can be, and clamp."""
+    """Emit the addition of beta · C that is no bias, and the clamp."""
     perm = identity(builder.rank(op.output))
     if added is not None:
         other = _scaled(builder, added, beta)
-        slot = builder.part(Binary("add"), [slot, other], op.output)
+        slot = builder.intermediate(Binary("add"), [slot, other], op.output)
     if op.clamped:
         clamp(builder, slot, op.output, perm, op)
     else:
@@ -320,8 +320,8 @@ def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.
 
 
 def check_matmul(op: Op, facts: Facts) -> str | None:
-    """Return the reason why a matmul cannot be lowered; None where it can."""
-    reason = needs_floats(op, facts, 3)
+    """Return why a matmul cannot be lowered; None if it can."""
+    reason = check_floats(op, facts, 3)
     if reason:
         return reason
     ranks = facts.rank(op.input(0)), facts.rank(op.input(1))
@@ -332,9 +332,9 @@ def check_matmul(op: Op, facts: Facts) -> str | None:
     return None
 
 
-def _matmul_ends(op: Op, facts: Facts) -> bool:
+def _matmul_fuses_epilogue(op: Op, facts: Facts) -> bool:
     matrix = op.required(1)
-    if not _matrix(facts, matrix):
+    if not _is_constant_matrix(facts, matrix):
         return True
     rows = _count((facts.dims(op.input(0)) or ())[:-1])
     return fuses_epilogue(facts.stored(matrix), rows, target.current())
@@ -344,7 +344,7 @@ def lower_matmul(op: Op, builder: Builder) -> None:
     """Emit a matmul; `linear` has a bias as its third input."""
     facts = builder.facts
     a, b = op.required(0), op.required(1)
-    if _matrix(facts, b):
+    if _is_constant_matrix(facts, b):
         rank_a = builder.rank(a)
         kernel = facts.stored(b)
         bias = as_bias(facts, op.input(2), kernel.shape[1], np.float32(1))
@@ -353,15 +353,26 @@ def lower_matmul(op: Op, builder: Builder) -> None:
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)
-        emit(op, builder, matmul, [rows_for(builder, builder.at(a, perm), matmul)], perm)
+        emit(op, builder, matmul, [rows_for(builder, builder.slot_of(a, perm), matmul)], perm)
         return
     added = op.input(2)
-    lower_computed(op, builder, bias=None if added is None else builder.at(added))
+    lower_computed(op, builder, bias=None if added is None else builder.slot_of(added))
 
 
 RULES: tuple[Rule, ...] = (
-    *rules("Gemm", lower=_gemm, check=_check_gemm, clamps=True, ends=_gemm_ends),
     *rules(
-        "MatMul", "linear", lower=lower_matmul, check=check_matmul, clamps=True, ends=_matmul_ends
+        "Gemm",
+        lower=_gemm,
+        check=_check_gemm,
+        fuses_clamp=True,
+        fuses_epilogue=_gemm_fuses_epilogue,
+    ),
+    *rules(
+        "MatMul",
+        "linear",
+        lower=lower_matmul,
+        check=check_matmul,
+        fuses_clamp=True,
+        fuses_epilogue=_matmul_fuses_epilogue,
     ),
 )

@@ -1,8 +1,8 @@
-"""Steps of products and convolutions that end with a residual and a function.
+"""Emission of matmuls and convolutions with a fused epilogue: residual, activation, clipping.
 
-Where the residual surely has the shape of the result, that is one step. Where sizes are known at
-run time only it may have to be broadcast, which the kernel does not do: then the step leaves it
-out, and steps behind it do the rest. For shapes that are equal these are views of the result.
+A residual that is known to have the shape of the result is fused. One whose sizes are known only at
+run time may have to be broadcast, which kernels do not support: then the kernel skips it, and
+`IfBroadcast` operations after it apply it. These are views of the result if shapes are equal.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _UNARY = {"gelu": "gelu", "tanh-gelu": "approxgelu", "hard-swish": "hardswish"}
-"""XNNPACK's names of functions."""
+"""Names of activations in XNNPACK."""
 
 
 PLAIN = Epilogue()
-"""Accumulators are stored as they are."""
+"""The empty epilogue: accumulators are stored unchanged."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class WithEpilogue(Computation):
 
     Attributes:
         epilogue: applied to accumulators.
-        fits: whether the residual surely has the shape of the result.
+        fits: whether the residual is known to have the shape of the result.
     """
 
     epilogue: Epilogue = PLAIN
@@ -48,15 +48,15 @@ class WithEpilogue(Computation):
     def in_place(self) -> Sequence[int]:
         """See `Computation.in_place`.
 
-        A residual that is read with the bias is read tile by tile, before the tile is stored.
+        A residual that is added before the function is read tile by tile, before a tile is stored.
         """
         return (1,) if self.epilogue.residual == "before" else ()
 
     def fitting(self, shapes: Sequence[Shape], result: Shape) -> Epilogue:
-        """Return the epilogue for operands of these shapes: the first, and the residual.
+        """Return the epilogue for these operand shapes; without the residual if it is broadcast.
 
         Raises:
-            BackendError: a residual that was to be of the result's shape is not.
+            BackendError: the residual has not the shape of the result, although `fits`.
         """
         if len(shapes) < 2 or shapes[1] == result:
             return self.epilogue
@@ -67,12 +67,13 @@ class WithEpilogue(Computation):
 
 @dataclass(frozen=True)
 class IfBroadcast(Computation):
-    """A computation that has nothing to do where two slots are of one shape.
+    """A computation that is skipped if two slots have the same shape.
 
-    Operands are those of the computation, then the two slots.
+    Operands are those of the computation, then the two slots. If skipped, the result is a view of
+    the first operand.
 
     Attributes:
-        computation: what is computed otherwise.
+        computation: computed if the shapes differ.
     """
 
     mnemonic = "if_broadcast"
@@ -99,25 +100,25 @@ class IfBroadcast(Computation):
 def emit(
     op: Op, builder: Builder, computation: WithEpilogue, operands: Sequence[Slot], perm: Perm
 ) -> None:
-    """Emit a computation with the epilogue of `op`, and what may have to be done after it.
+    """Emit a computation with the epilogue of `op`, and operations that broadcast a residual.
 
     Args:
         op: the operation; its residual becomes the last operand.
         builder: of the partition.
         computation: its result is the output of `op`.
-        operands: but the residual.
-        perm: the order of axes of the result.
+        operands: all but the residual.
+        perm: layout of the result.
     """
     slot = builder.new(op.output)
-    other = None if op.residual is None else builder.at(op.residual, perm)
+    other = None if op.residual is None else builder.slot_of(op.residual, perm)
     inputs = operands if other is None else [*operands, other]
     if other is None or op.residual_fits:
         builder.emit(computation, inputs, slot, op.output, perm)
         return
     builder.emit(computation, inputs, slot)
-    total = builder.part(IfBroadcast(Binary("add")), [slot, other, slot, other], op.output)
+    total = builder.intermediate(IfBroadcast(Binary("add")), [slot, other, slot, other], op.output)
     if op.epilogue.residual == "before" and (op.function != "clamp" or op.clamped):
-        total = builder.part(IfBroadcast(_function(op)), [total, slot, other], op.output)
+        total = builder.intermediate(IfBroadcast(_function(op)), [total, slot, other], op.output)
     builder.alias(op.output, total, perm)
 
 

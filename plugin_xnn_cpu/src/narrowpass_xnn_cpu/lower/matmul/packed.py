@@ -1,4 +1,4 @@
-"""A matmul with a constant matrix as it was packed: its operators, by the number of rows."""
+"""A packed matmul with a constant matrix: one operator, or two by the number of rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.lower.matmul.choices import HALF_ROWS, Choice
 from narrowpass_xnn_cpu.native.own import fp32
-from narrowpass_xnn_cpu.native.own.few_rows import FewRows
+from narrowpass_xnn_cpu.native.own.gemv import Gemv
 from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
-from narrowpass_xnn_cpu.native.own.upcast import LEAST_ROWS, UpcastMatmul
+from narrowpass_xnn_cpu.native.own.upcast import MIN_ROWS, UpcastMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
@@ -19,22 +19,22 @@ from narrowpass_xnn_cpu.native.xnnpack.matmul import reads_panels
 
 
 class PackedConstantMatMul:
-    """Rows times a constant matrix, plus a bias, by the first choice that constants fit.
+    """A matmul packed by the first choice whose kernel the constants fit.
 
     Args:
         choices: in order of preference.
         epilogue: of the accumulators.
-        rows: how many there are, where that is known.
-        session: of the weights cache. What a later run turns out to need is packed without it.
+        rows: their number, if it is known.
+        session: of the weights cache. `Choice.few_rows` is packed at run time without it.
 
     Attributes:
-        channels: of the rows.
-        outputs: columns of the result.
-        precision: of the arithmetic, for people; empty for that of the matrix.
+        channels: input channels.
+        outputs: output channels.
+        precision: of the arithmetic, as reported; empty for that of the matrix.
 
     Raises:
-        UnfitError: rows are quantized before, and the constants do not fit that.
-        BackendError: constants that no choice fits.
+        UnfitError: rows are quantized by `QuantizeRows`, and the constants do not fit int8.
+        BackendError: the constants fit no choice.
     """
 
     def __init__(
@@ -47,31 +47,31 @@ class PackedConstantMatMul:
         self._epilogue, self._rows = epilogue, rows
         choice, self._operator, self.precision = _first_fitting(choices, session)
         self.channels, self.outputs = choice.problem.sizes
-        # Packed when a run has few rows: until then its weights need not be in memory.
+        # Packed by the first run with few rows: until then its weights are not in memory.
         self._few_rows = choice.few_rows
         self._few: AnyMatmul | None = None
 
     @property
     def gemm(self) -> PackedMatmul:
-        """Our float32 GEMM, where that is the only operator; see `choices.is_gemm`."""
+        """The own float32 GEMM, if it is the only operator; see `choices.is_gemm`."""
         found = self._operator
         if not isinstance(found, PackedMatmul) or found.kernel is not fp32.MATMUL:
             raise BackendError(f"{self.kernel} is not the float32 GEMM")
         return found
 
     def operator(self, rows: int) -> AnyMatmul | UpcastMatmul:
-        """Return the operator for so many rows."""
+        """Return the operator for a number of rows."""
         return self._by_rows(rows).for_rows(rows, self._epilogue)
 
     @property
     def kernel(self) -> str:
-        """The kernel that computes it, for people."""
+        """The name of the kernel, as reported."""
         found: AnyMatmul | UpcastMatmul = self._operator
         if self._rows:
             found = self.operator(self._rows)
         elif self._rows is None:
-            found = self._operator.for_rows(LEAST_ROWS, self._epilogue)
-        return "few rows" if isinstance(found, FewRows) else f"{found.maker}fully connected"
+            found = self._operator.for_rows(MIN_ROWS, self._epilogue)
+        return "few rows" if isinstance(found, Gemv) else f"{found.prefix}fully connected"
 
     def _by_rows(self, rows: int) -> AnyMatmul:
         if self._few_rows is None or rows > HALF_ROWS:
@@ -92,7 +92,7 @@ def _first_fitting(
             continue
         try:
             operator = create_matmul(choice.problem, session)
-        except BackendError as failure:  # unfit constants, or a processor without the kernel
+        except BackendError as failure:  # constants do not fit, or the processor lacks the kernel
             if choice.is_required:
                 raise UnfitError(str(failure)) from failure
             error, reason = failure, f": {failure}" if choice.is_explained else reason

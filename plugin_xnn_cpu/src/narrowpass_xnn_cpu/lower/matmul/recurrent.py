@@ -18,7 +18,7 @@ from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.fusion.matching import producer
 from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul, rows_for
-from narrowpass_xnn_cpu.lower.op import Op, needs, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.own.recurrent import (
@@ -27,7 +27,7 @@ from narrowpass_xnn_cpu.native.own.recurrent import (
     Activation,
     Cell,
     Recurrence,
-    identity_of_zeros,
+    zeros_weight,
 )
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -53,18 +53,19 @@ _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 @dataclass(frozen=True)
 class Recurrent(Computation):
-    """All steps of a recurrence; the result has Y, Y_h and Y_c one after the other.
+    """All time steps of a recurrence; the result is Y, Y_h and Y_c, concatenated.
 
     Operands are the gates, float32 [steps, batch, directions * gates * hidden], then those of
     `others`. The result is float32, of one axis.
 
     Attributes:
-        cell: what a step computes.
+        cell: the cell of one time step.
         weights: [directions, gates * hidden, hidden], float32 or narrower.
         extra: see `Recurrence`.
-        stored: int8 weights as a matrix of all rows, where rows are to be quantized and can be.
+        stored: int8 weights [directions * gates * hidden, hidden] where states are quantized
+            dynamically; else None.
         others: which of ``hidden``, ``cell`` and ``lengths`` are operands, in order.
-        wanted: which of ``y``, ``hidden`` and ``cell`` are read.
+        wanted: which of ``y``, ``hidden`` and ``cell`` are in the result.
         batch_first: whether the batch is the first axis of Y and of states.
     """
 
@@ -147,13 +148,13 @@ class Recurrent(Computation):
 
 
 def sizes_of(steps: int, batch: int, directions: int, hidden: int) -> dict[str, int]:
-    """Give the elements of each result."""
+    """Return the number of elements of each result."""
     state = batch * directions * hidden
     return {"y": steps * state, "hidden": state, "cell": state}
 
 
 def offsets_of(wanted: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Give the first element of each result that is wanted: they lie one after the other."""
+    """Return the offset of each wanted result in the concatenation, in elements."""
     offsets, total = {}, 0
     for name in wanted:
         offsets[name] = total
@@ -163,13 +164,13 @@ def offsets_of(wanted: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int
 
 @dataclass(frozen=True)
 class RecurrentResult(Computation):
-    """One of the results of a recurrence: never a copy.
+    """A view of one result of a recurrence.
 
     Operands are the result of `Recurrent` and its gates.
 
     Attributes:
         name: ``y``, ``hidden`` or ``cell``.
-        wanted: the results that there are.
+        wanted: the concatenated results.
         sizes: directions and hidden units.
         batch_first: whether the batch is the first axis.
     """
@@ -201,7 +202,7 @@ def _cell(op: Op, directions: int) -> Cell:
     """Read the attributes.
 
     Raises:
-        AttributesError: what the operator has not.
+        AttributesError: activations that the operator does not have.
     """
     usual = _USUAL[op.kind]
     names = [_text(name).lower() for name in op.get("activations", ()) or ()]
@@ -237,7 +238,7 @@ def _direction(op: Op) -> str:
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 1)
+    reason = check_floats(op, facts, 1)
     if reason:
         return reason
     if op.version < 7:
@@ -255,13 +256,13 @@ def _check(op: Op, facts: Facts) -> str | None:
         if value is not None and not facts.is_float(value):
             return f"{value.name!r} is not float32 or narrower"
     for value in (op.input(5), op.input(6)):
-        found = None if value is None else needs(value, facts, ir.DataType.FLOAT)
+        found = None if value is None else check_dtype(value, facts, ir.DataType.FLOAT)
         if found:
             return found
         if value is not None and facts.rank(value) != 3:
             return f"{value.name!r} has not three dimensions"
     if op.input(4) is not None:
-        found = needs(op.required(4), facts, ir.DataType.INT32)
+        found = check_dtype(op.required(4), facts, ir.DataType.INT32)
         if found:
             return found
     try:
@@ -288,28 +289,28 @@ def _check(op: Op, facts: Facts) -> str | None:
 
 
 def _bias(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Weight | None:
-    """Give what is added to the gates before the recurrence: [directions * gates * hidden]."""
+    """Return the bias of the input GEMM: [directions * gates * hidden]."""
     value = op.input(3)
     if value is None:
         return None
     size = GATES[kind] * hidden
 
-    def make(bias: Array) -> Array:
+    def combine(bias: Array) -> Array:
         both = bias[:, :size] + bias[:, size:]
-        if kind == "GRU after":  # the product's bias is reset, too
+        if kind == "GRU after":  # the reset gate applies to the bias of the recurrence too
             both[:, 2 * hidden :] = bias[:, 2 * hidden : size]
         return both.reshape(-1)
 
-    return facts.weight(value).then(f"gates of {kind}", make, [directions * size])
+    return facts.weight(value).then(f"gates of {kind}", combine, [directions * size])
 
 
 def _extra(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Weight | None:
     if kind == "GRU after":
         shape = directions, 1, hidden
         if op.input(3) is None:
-            return identity_of_zeros(shape)
+            return zeros_weight(shape)
         return facts.weight(op.required(3)).then(
-            "bias of the product", lambda bias: bias[:, None, -hidden:], shape
+            "bias of the recurrence", lambda bias: bias[:, None, -hidden:], shape
         )
     value = op.input(7)
     if kind != "LSTM" or value is None:
@@ -318,9 +319,9 @@ def _extra(op: Op, facts: Facts, kind: str, directions: int, hidden: int) -> Wei
 
 
 def _integers(value: ir.Value, facts: Facts, directions: int) -> Quantized | None:
-    """Give what weights [directions, rows, columns] are stored as, as a matrix of all rows.
+    """Return int8 weights [directions, rows, columns] as [directions * rows, columns], if stored.
 
-    Where each direction has scales of its own, a file has such a matrix, and a Reshape of it.
+    Models with scales per direction store that matrix and a Reshape.
     """
     weight = facts.stored(value)
     _, rows, columns = weight.shape
@@ -332,7 +333,7 @@ def _integers(value: ir.Value, facts: Facts, directions: int) -> Quantized | Non
 
 
 def _int8_states(op: Op, builder: Builder) -> Quantized | None:
-    """Return int8 weights, where states are to be quantized in each step and can be."""
+    """Return int8 recurrence weights, if the model requests dynamic quantization and they fit."""
     value = op.required(2)
     directions = builder.facts.stored(value).shape[0]
     stored = _integers(value, builder.facts, directions) if op.activations == "dynamic" else None
@@ -363,11 +364,11 @@ def _recurrent(op: Op, builder: Builder) -> None:
         activations=op.activations,
         unfit=builder.unfit.get(op.output.name or "", ""),
     )
-    rows = builder.at(given, (1, 0, 2) if batch_first else None)
+    rows = builder.slot_of(given, (1, 0, 2) if batch_first else None)
     gates = Slot(f"{given.name} (gates)", np.dtype(np.float32))
     builder.emit(matmul, [rows_for(builder, rows, matmul)], gates)
     others = {
-        name: builder.at(value)
+        name: builder.slot_of(value)
         for name, value in (
             ("hidden", op.input(5)),
             ("cell", op.input(6) if cell.kind == "LSTM" else None),

@@ -1,1 +1,1 @@
-"""Operators that move, pick, pad or repeat elements."""
+"""Data movement operators: reshape, transpose, concat, slice, gather, scatter, pad, tile."""

@@ -1,4 +1,4 @@
-"""Operators that look at the same elements in another way, or repeat them."""
+"""Flatten, Transpose, Squeeze, Unsqueeze, Expand, DepthToSpace, SpaceToDepth and Tile."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.elementwise.reduction import without
+from narrowpass_xnn_cpu.lower.elementwise.reduction import drop_axes_of
 from narrowpass_xnn_cpu.lower.elementwise.typed import ANY
-from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import (
     Dim,
     DropAxes,
     Reshape,
+    add_leading_axes,
     axes_of,
     broadcast,
-    lead,
 )
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.native import kernels
 
-MOVED = ANY
-"""Types of elements that are only moved."""
+MOVABLE = ANY
+"""Dtypes of operators that only move elements."""
 
-_FILLED = (ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
-"""Types of elements that are moved, with others between or compared on the way."""
-
-
-def check_moved(op: Op, facts: Facts) -> str | None:
-    """Check that the first input is a tensor of numbers or conditions, of a rank that is known."""
-    return needs(op.required(0), facts, *MOVED)
+_FLOAT_OR_INT8 = (ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
+"""Dtypes of operators that also pad, compare or interpolate."""
 
 
-def check_filled(op: Op, facts: Facts) -> str | None:
-    """Check that the first input is a tensor of floats or bytes, of a rank that is known."""
-    return needs(op.required(0), facts, *_FILLED)
+def check_movable(op: Op, facts: Facts) -> str | None:
+    """Check that the first input is a tensor of a supported dtype and rank."""
+    return check_dtype(op.required(0), facts, *MOVABLE)
+
+
+def check_float_or_int8(op: Op, facts: Facts) -> str | None:
+    """Check that the first input is a float or 8-bit tensor of supported rank."""
+    return check_dtype(op.required(0), facts, *_FLOAT_OR_INT8)
 
 
 def _flatten(op: Op, builder: Builder) -> None:
@@ -50,7 +50,7 @@ def _flatten(op: Op, builder: Builder) -> None:
     axis = op.get("axis", 1)
     axis = axis + rank if axis < 0 else axis
     flat = Reshape((Dim(tuple(range(axis))), Dim(tuple(range(axis, rank)))))
-    builder.compute(flat, [builder.at(given)], op.output)
+    builder.compute(flat, [builder.slot_of(given)], op.output)
 
 
 def _perm(op: Op, rank: int) -> list[int]:
@@ -58,7 +58,7 @@ def _perm(op: Op, rank: int) -> list[int]:
 
 
 def _check_transpose(op: Op, facts: Facts) -> str | None:
-    reason = check_moved(op, facts)
+    reason = check_movable(op, facts)
     rank = facts.rank(op.input(0)) or 0
     if reason is None and sorted(_perm(op, rank)) != list(range(rank)):
         return f"{_perm(op, rank)} is not a permutation of {rank} axes"
@@ -68,14 +68,14 @@ def _check_transpose(op: Op, facts: Facts) -> str | None:
 def _transpose(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = _perm(op, builder.rank(given))
-    # Axis perm[i] of the input is axis i of the output; nothing moves until somebody asks.
+    # Axis perm[i] of the input is axis i of the output; elements stay where they are.
     source = builder.layout(given)
-    slot = builder.at(given, source)
+    slot = builder.slot_of(given, source)
     builder.alias(op.output, slot, tuple(perm.index(axis) for axis in source))
 
 
 def _axes(op: Op, facts: Facts) -> list[int] | None:
-    """Give the axes of a Squeeze or Unsqueeze; None where they are not known."""
+    """Return the axes of a Squeeze or Unsqueeze; None if they are not constant."""
     if op.version < 13 or op.input(1) is None:
         listed = op.get("axes", None)
         return None if listed is None else [int(axis) for axis in listed]
@@ -84,7 +84,7 @@ def _axes(op: Op, facts: Facts) -> list[int] | None:
 
 
 def _check_squeeze(op: Op, facts: Facts) -> str | None:
-    reason = check_moved(op, facts)
+    reason = check_movable(op, facts)
     if reason:
         return reason
     axes = _axes(op, facts)
@@ -111,7 +111,7 @@ def _squeeze(op: Op, builder: Builder) -> None:
     axes = [axis % rank for axis in listed]
     perm = builder.layout(given)
     drop = DropAxes(tuple(perm.index(axis) for axis in axes))
-    builder.compute(drop, [builder.at(given, perm)], op.output, without(perm, axes))
+    builder.compute(drop, [builder.slot_of(given, perm)], op.output, drop_axes_of(perm, axes))
 
 
 def _unsqueeze(op: Op, builder: Builder) -> None:
@@ -121,10 +121,10 @@ def _unsqueeze(op: Op, builder: Builder) -> None:
     axes = sorted(axis % rank for axis in listed)
     old = [axis for axis in range(rank) if axis not in axes]
     source = builder.layout(given)
-    slot = builder.at(given, source)
+    slot = builder.slot_of(given, source)
     if source != identity(len(old)):
         perm = (*axes, *(old[axis] for axis in source))
-        builder.compute(lead(len(old), rank), [slot], op.output, perm)
+        builder.compute(add_leading_axes(len(old), rank), [slot], op.output, perm)
         return
     places = iter(axes_of(*range(len(old))))
     insert = Reshape(tuple(Dim() if axis in axes else next(places) for axis in range(rank)))
@@ -133,10 +133,10 @@ def _unsqueeze(op: Op, builder: Builder) -> None:
 
 @dataclass(frozen=True)
 class Expand(Computation):
-    """A tensor repeated along axes of size 1.
+    """A tensor that is broadcast to a shape.
 
     Attributes:
-        target: name of the value that has the target shape.
+        target: name of the value that holds the target shape.
     """
 
     mnemonic = "expand"
@@ -169,24 +169,24 @@ def _check_expand(op: Op, facts: Facts) -> str | None:
         return "its target shape is computed from data"
     if (facts.rank(op.output) or 7) > 6:
         return "the rank of its output is not known, or above 6"
-    return check_moved(op, facts)
+    return check_movable(op, facts)
 
 
 def _expand(op: Op, builder: Builder) -> None:
     target = op.required(1).name or ""
-    builder.compute(Expand(target), [builder.at(op.required(0))], op.output)
+    builder.compute(Expand(target), [builder.slot_of(op.required(0))], op.output)
 
 
 @dataclass(frozen=True)
-class PixelBlocks(Computation):
-    """Blocks of pixels to channels, or back, of [N, H, W, C]: one strided copy.
+class PixelShuffle(Computation):
+    """DepthToSpace or SpaceToDepth of [N, H, W, C], as one strided copy.
 
     Attributes:
-        block: side of a block.
-        mode: ``depth-dcr``, ``depth-crd`` (channels to pixels) or ``space``.
+        block: height and width of a block.
+        mode: ``depth-dcr``, ``depth-crd`` (DepthToSpace) or ``space`` (SpaceToDepth).
     """
 
-    mnemonic = "pixel_blocks"
+    mnemonic = "pixel_shuffle"
     kernel = "copy"
     block: int
     mode: str
@@ -227,7 +227,7 @@ def _check_image(op: Op, facts: Facts) -> str | None:
         return "its input is no image"
     if op.kind == "SpaceToDepth" and op.get("mode", "DCR") != "DCR":
         return f"mode {op.get('mode', '')} has no kernel"
-    return check_moved(op, facts)
+    return check_movable(op, facts)
 
 
 def _blocks(op: Op, builder: Builder) -> None:
@@ -235,16 +235,16 @@ def _blocks(op: Op, builder: Builder) -> None:
     mode = "space"
     if op.kind == "DepthToSpace":
         mode = f"depth-{op.get('mode', 'DCR').lower()}"
-    blocks = PixelBlocks(op.get("blocksize", 1), mode)
-    builder.compute(blocks, [builder.at(op.required(0), perm)], op.output, perm)
+    blocks = PixelShuffle(op.get("blocksize", 1), mode)
+    builder.compute(blocks, [builder.slot_of(op.required(0), perm)], op.output, perm)
 
 
 @dataclass(frozen=True)
 class Tile(Computation):
-    """A tensor repeated as a whole.
+    """A tensor repeated along its axes.
 
     Attributes:
-        repeats: name of the value that has the counts.
+        repeats: name of the value that holds the number of repetitions of each axis.
     """
 
     mnemonic = "tile"
@@ -283,16 +283,16 @@ def _check_tile(op: Op, facts: Facts) -> str | None:
         return "its repeats are computed from data"
     if (facts.rank(op.input(0)) or 5) > 4:
         return "tensors of more than 4 dimensions are not covered"
-    return check_moved(op, facts)
+    return check_movable(op, facts)
 
 
 def _tile(op: Op, builder: Builder) -> None:
     repeats = op.required(1).name or ""
-    builder.compute(Tile(repeats), [builder.at(op.required(0))], op.output)
+    builder.compute(Tile(repeats), [builder.slot_of(op.required(0))], op.output)
 
 
 RULES: tuple[Rule, ...] = (
-    *rules("Flatten", lower=_flatten, check=check_moved),
+    *rules("Flatten", lower=_flatten, check=check_movable),
     *rules("Transpose", lower=_transpose, check=_check_transpose),
     *rules("Squeeze", lower=_squeeze, check=_check_squeeze),
     *rules("Unsqueeze", lower=_unsqueeze, check=_check_squeeze),

@@ -1,4 +1,4 @@
-"""Operators that put tensors together or take parts of them."""
+"""Concat, Slice and Split."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.layout import common_layout
-from narrowpass_xnn_cpu.lower.movement.axes import MOVED, check_moved
-from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.movement.axes import MOVABLE, check_movable
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
 
-_LONG = 1 << 10
-"""What a dimension that is not known counts as."""
+_UNKNOWN_SIZE = 1 << 10
+"""Size that an unknown dimension is assumed to have when the cost of layouts is compared."""
 
 Part = tuple[list[int], list[int], list[int]]
-"""Where a part starts, its size, and its step, for each axis."""
+"""Start, size and step of a slice, for each axis."""
 
 
 @dataclass(frozen=True)
 class ConcatPiece(Computation):
-    """One piece of a concatenation, written to its place.
+    """The copy of one operand of a Concat into the result.
 
-    Operands are the piece, then all pieces; all of these write the same slot.
+    Operands are the copied one, then all operands; the copies of all of them write the same slot.
 
     Attributes:
-        index: of the piece that is written.
-        axis: along which they are concatenated.
-        rank: of the pieces.
-        deferred: whether the copy is left to the operation that reads all pieces, unless one of
-            them is empty.
+        index: of the copied operand.
+        axis: of the concatenation, in the layout of the slot.
+        rank: of the operands.
+        deferred: whether the copy is deferred to the operation that reads the result, unless an
+            operand is empty.
     """
 
     mnemonic = "concat_piece"
@@ -53,7 +53,7 @@ class ConcatPiece(Computation):
         return self
 
     def shares_output(self, other: Computation) -> bool:
-        """See `Computation.shares_output`: each piece has its place."""
+        """See `Computation.shares_output`: each operand is copied to a region of its own."""
         return isinstance(other, ConcatPiece) and other.index != self.index
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -62,7 +62,9 @@ class ConcatPiece(Computation):
         axis, itemsize = self.axis, step.op.output.dtype.itemsize
         for shape in all_pieces:
             if shape[:axis] != piece[:axis] or shape[axis + 1 :] != piece[axis + 1 :]:
-                raise BackendError(f"{list(piece)} and {list(shape)} do not join at axis {axis}")
+                raise BackendError(
+                    f"{list(piece)} and {list(shape)} cannot be concatenated along axis {axis}"
+                )
         whole = sum(shape[axis] for shape in all_pieces)
         result = (*piece[:axis], whole, *piece[axis + 1 :])
         if not elements(piece) or (self.deferred and all(map(elements, all_pieces))):
@@ -81,7 +83,7 @@ class ConcatPiece(Computation):
 
 def _check_concat(op: Op, facts: Facts) -> str | None:
     for value in op.inputs:
-        reason = None if value is None else needs(value, facts, *MOVED)
+        reason = None if value is None else check_dtype(value, facts, *MOVABLE)
         if reason:
             return reason
     rank = facts.rank(op.input(0)) or 0
@@ -96,11 +98,11 @@ def _check_concat(op: Op, facts: Facts) -> str | None:
 def _concat(op: Op, builder: Builder) -> None:
     values = [value for value in op.inputs if value is not None]
     rank = builder.rank(values[0])
-    perm = _joining_layout(op, values, builder)
+    perm = _concat_layout(op, values, builder)
     if len(values) == 1:
-        builder.alias(op.output, builder.at(values[0], perm), perm)
+        builder.alias(op.output, builder.slot_of(values[0], perm), perm)
         return
-    slots = [builder.at(value, perm) for value in values]
+    slots = [builder.slot_of(value, perm) for value in values]
     output = builder.new(op.output)
     axis = perm.index(op.get("axis", 1) % rank)
     for index, slot in enumerate(slots):
@@ -108,39 +110,39 @@ def _concat(op: Op, builder: Builder) -> None:
     builder.alias(op.output, output, perm)
 
 
-def _joining_layout(op: Op, values: Sequence[ir.Value], builder: Builder) -> Perm:
-    """Choose the order of axes to join in: the one for which fewest elements move.
+def _concat_layout(op: Op, values: Sequence[ir.Value], builder: Builder) -> Perm:
+    """Choose the layout of a Concat: the one for which fewest elements are transposed.
 
-    What comes from outside of the partition, or goes there, lies in ONNX's order: a cache is
-    joined in that order, and the few new rows move. Dimensions that are not known count as long.
+    Values that enter or leave the partition have the layout of ONNX: a KV cache is concatenated in
+    it, and only the few new rows are transposed. Unknown dimensions count as large.
     """
     facts, rank = builder.facts, builder.rank(values[0])
     found = common_layout(builder, values, rank)
     candidates = dict.fromkeys([found, *map(builder.layout, values), identity(rank)])
 
     def moved(value: ir.Value, perm: Perm) -> int:
-        dims = [dim if isinstance(dim, int) else _LONG for dim in facts.dims(value) or ()]
-        if builder.has(value, perm) or _keeps(builder.layout(value), perm, dims):
+        dims = [dim if isinstance(dim, int) else _UNKNOWN_SIZE for dim in facts.dims(value) or ()]
+        if builder.has_layout(value, perm) or _is_same_order(builder.layout(value), perm, dims):
             return 0
         return math.prod(dims)
 
     def cost(perm: Perm) -> int:
         total = sum(moved(value, perm) for value in values if not facts.is_constant(value))
-        if _leaves(op.output, facts):
+        if _is_method_output(op.output, facts):
             total += moved(op.output, perm)
         return total
 
     return min(candidates, key=cost)
 
 
-def _keeps(source: Perm, perm: Perm, dims: Sequence[int]) -> bool:
-    """Tell whether only axes of size 1 change places."""
+def _is_same_order(source: Perm, perm: Perm, dims: Sequence[int]) -> bool:
+    """Return whether two layouts differ only in the position of axes of size 1."""
     long = [[axis for axis in order if dims[axis] != 1] for order in (source, perm)]
     return long[0] == long[1]
 
 
-def _leaves(value: ir.Value, facts: Facts) -> bool:
-    """Tell whether a value is given out of the method, by itself or by another name."""
+def _is_method_output(value: ir.Value, facts: Facts) -> bool:
+    """Return whether a value, or an Identity of it, is an output of the method."""
     if value.name in facts.given:
         return True
     users = (use.node for use in value.uses())
@@ -148,16 +150,16 @@ def _leaves(value: ir.Value, facts: Facts) -> bool:
 
 
 class SliceLike(Computation):
-    """A part of a tensor: a view where it is dense, a copy where it is not."""
+    """A slice of a tensor: a view if it is dense, else a copy."""
 
     kernel = "copy"
 
     @abc.abstractmethod
     def part(self, shape: Shape, sizing: Sizing) -> Part:
-        """Return where the part starts, its sizes and its steps, along each axis of the slot.
+        """Return starts, sizes and steps of the slice along each axis of the slot.
 
         Raises:
-            BackendError: there is no such part.
+            BackendError: the slice is out of range.
         """
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -170,7 +172,7 @@ class SliceLike(Computation):
         strides = kernels.dense_strides(shape)
         offset = sum(start * stride for start, stride in zip(starts, strides, strict=True))
         itemsize = step.op.output.dtype.itemsize
-        # Dense: after the first axis that is longer than 1, all axes are whole.
+        # Dense: all axes after the first one that is longer than 1 are complete.
         long = [axis for axis, size in enumerate(result) if size != 1]
         whole = all(result[axis] == shape[axis] for axis in long[1:])
         between = range(long[0] + 1, len(shape)) if long else ()
@@ -192,12 +194,12 @@ class SliceLike(Computation):
 
 @dataclass(frozen=True)
 class Slice(SliceLike):
-    """A part of a tensor by starts, ends and steps, with ONNX's rules for bounds out of range.
+    """Slice by starts, ends and steps; bounds out of range are clamped as in ONNX.
 
     Attributes:
-        bounds: starts, ends, axes and steps: numbers, the name of a value from shapes, or None
-            where they are left out.
-        order: the order in which the axes of the operand lie.
+        bounds: starts, ends, axes and steps: numbers, the name of a value that follows from
+            shapes, or None if omitted.
+        order: layout of the operand.
     """
 
     mnemonic = "slice"
@@ -221,7 +223,7 @@ class Slice(SliceLike):
         found: Part = [0] * rank, list(shape), [1] * rank
         for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
             if not -rank <= axis < rank or step == 0:
-                raise BackendError(f"a Slice of axis {axis} with step {step} makes no sense")
+                raise BackendError(f"a Slice of axis {axis} with step {step} is not valid")
             at = self.order.index(axis % rank)
             found[0][at], found[1][at] = _range(start, end, step, shape[at])
             found[2][at] = step
@@ -236,13 +238,13 @@ def _listed(bound: tuple[int, ...] | str | None, sizing: Sizing) -> list[int] | 
 
 @dataclass(frozen=True)
 class SplitPart(SliceLike):
-    """One of the parts that an axis is split into.
+    """One output of a Split.
 
     Attributes:
-        index: of the part.
-        axis: that is split, as the operand lies.
-        count: of the parts.
-        sizes: of the parts; empty where they are equal, the last one smaller if need be.
+        index: of the output.
+        axis: of the Split, in the layout of the operand.
+        count: number of outputs.
+        sizes: of all outputs along the axis; empty if equal, with a smaller last one if needed.
     """
 
     mnemonic = "split_part"
@@ -258,7 +260,7 @@ class SplitPart(SliceLike):
             each = -(-whole // self.count)
             parts = [min(each, max(0, whole - i * each)) for i in range(self.count)]
         if sum(parts) != whole or min(parts) < 0:
-            raise BackendError(f"parts {parts} do not make up axis {self.axis} of {list(shape)}")
+            raise BackendError(f"parts {parts} do not add up to axis {self.axis} of {list(shape)}")
         starts, result = [0] * len(shape), list(shape)
         starts[self.axis], result[self.axis] = sum(parts[: self.index]), parts[self.index]
         return starts, result, [1] * len(shape)
@@ -269,7 +271,7 @@ def _check_slice(op: Op, facts: Facts) -> str | None:
         facts.is_fixed(value) for value in op.inputs[1:] if value is not None
     ):
         return "its bounds are computed from data"
-    return check_moved(op, facts)
+    return check_movable(op, facts)
 
 
 def _slice(op: Op, builder: Builder) -> None:
@@ -282,11 +284,11 @@ def _slice(op: Op, builder: Builder) -> None:
     else:
         bounds = [None if value is None else value.name or "" for value in op.inputs[1:]]
     bounds += [None] * (4 - len(bounds))
-    builder.compute(Slice(tuple(bounds), perm), [builder.at(given, perm)], op.output, perm)
+    builder.compute(Slice(tuple(bounds), perm), [builder.slot_of(given, perm)], op.output, perm)
 
 
 def _range(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Give the first index and the count, by ONNX's rules for bounds out of range."""
+    """Return first index and count; bounds out of range are clamped as in ONNX."""
     start = start + size if start < 0 else start
     end = end + size if end < 0 else end
     if step > 0:
@@ -298,7 +300,7 @@ def _range(start: int, end: int, step: int, size: int) -> tuple[int, int]:
 
 
 def _split_sizes(op: Op, facts: Facts) -> list[int] | None:
-    """Give the sizes of the parts; None where they are equal."""
+    """Return the sizes of the outputs of a Split; None if they are equal."""
     if op.version < 13:
         listed = op.get("split", None)
         return None if listed is None else list(listed)
@@ -312,13 +314,13 @@ def _check_split(op: Op, facts: Facts) -> str | None:
     sizes = _split_sizes(op, facts)
     if sizes is not None and len(sizes) != len(op.outputs):
         return f"it has {len(op.outputs)} outputs for {len(sizes)} parts"
-    return check_moved(op, facts)
+    return check_movable(op, facts)
 
 
 def _split(op: Op, builder: Builder) -> None:
     given = op.required(0)
     perm = builder.layout(given)
-    slot = builder.at(given, perm)
+    slot = builder.slot_of(given, perm)
     axis = perm.index(op.get("axis", 0) % builder.rank(given))
     sizes = tuple(_split_sizes(op, builder.facts) or ())
     for index, output in enumerate(op.outputs):

@@ -1,4 +1,4 @@
-"""Operators that choose elements by index or condition."""
+"""Gather and Where."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_planning.weights.weight import Quantized
+from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.elementwise.typed import ANY, needs_one_type
-from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.elementwise.typed import ANY, check_same_dtype
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Convert, broadcast
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native.own.block_quantized import BlockEmbedding
+from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.target import Target
+from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
 @dataclass(frozen=True)
 class Gather(Computation):
-    """Rows of a tensor, the first operand, by index.
+    """Gather: rows of the first operand by index.
 
     Attributes:
         axis: of the rows.
@@ -73,8 +78,57 @@ class GatherInt8(Computation):
         return Run(result, "NP_GATHER_S8", params=params)
 
 
-def _rows_of_bytes(value: ir.Value, facts: Facts) -> Quantized | None:
-    """Give the integers and scales of a constant, if each row has one scale and no zero point."""
+@dataclass(frozen=True)
+class GatherBlocks(Computation):
+    """Rows of a block-quantized embedding, by index, dequantized to float32.
+
+    The operand is the indices.
+
+    Attributes:
+        weight: [rows, columns].
+    """
+
+    mnemonic = "gather_blocks"
+    weight: Weight
+
+    def kernel_name(self, op: LoweredOp, packed: BlockEmbedding) -> str:
+        """See `Computation.kernel_name`."""
+        blocks = self.weight.blocks
+        return "gather" if blocks is None else f"gather int{blocks.bits}"
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return Selection(
+            f"own gather ({BlockEmbedding.call})",
+            "panels of 32 rows, blocks with their scales",
+            "a tied embedding is packed once; only gathered rows are dequantized",
+        )
+
+    def pack(self, op: LoweredOp, session: Session | None) -> BlockEmbedding:
+        """See `Computation.pack`."""
+        if self.weight.blocks is None:
+            raise BackendError("an embedding of floats is not packed in blocks")
+        return BlockEmbedding(self.weight.blocks, session)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (indices,), packed = shapes, step.packed
+        result = (*indices, packed.columns)
+        if not elements(result):
+            return Run(result)
+        params = packed.params(elements(indices), step.op.operands[0].dtype.itemsize)
+        return Run(result, packed.call, params=params)
+
+
+def _block_rows(value: ir.Value, facts: Facts) -> Weight | None:
+    """Return a constant whose rows are block-quantized; None for others."""
+    stored = facts.stored(value) if facts.is_constant(value) else None
+    blocks = None if stored is None else stored.blocks
+    return None if blocks is None or blocks.transposed else stored
+
+
+def _int8_rows(value: ir.Value, facts: Facts) -> Quantized | None:
+    """Return the int8 storage of a constant, if each row has one scale and no zero point."""
     stored = facts.stored(value).quantized if facts.is_constant(value) else None
     if stored is None or (stored.axis != 0 and stored.scale.size != 1):
         return None
@@ -83,7 +137,7 @@ def _rows_of_bytes(value: ir.Value, facts: Facts) -> Quantized | None:
 
 
 def _check_gather(op: Op, facts: Facts) -> str | None:
-    reason = needs(op.required(0), facts, *ANY) or needs(
+    reason = check_dtype(op.required(0), facts, *ANY) or check_dtype(
         op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
     )
     if reason:
@@ -98,29 +152,33 @@ def _check_gather(op: Op, facts: Facts) -> str | None:
 def _gather(op: Op, builder: Builder) -> None:
     given, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(given)
-    stored = _rows_of_bytes(given, builder.facts) if axis == 0 else None
+    stored = _int8_rows(given, builder.facts) if axis == 0 else None
     if stored is not None:
-        # Only the rows that are taken become floats.
+        # Only the gathered rows are dequantized.
         table = builder.constant_slot(given.name or "", stored.integers.view())
         scales = builder.constant_slot(f"{given.name} (scales)", stored.scale.view().reshape(-1))
-        at = builder.at(indices)
+        at = builder.slot_of(indices)
         builder.compute(GatherInt8(), [table, at, scales], op.output)
+        return
+    in_blocks = _block_rows(given, builder.facts) if axis == 0 else None
+    if in_blocks is not None:
+        builder.compute(GatherBlocks(in_blocks), [builder.slot_of(indices)], op.output)
         return
     narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
     if narrow is not None:
-        # A table that is stored narrow stays so: only the rows that are taken are widened.
+        # An embedding of narrow floats is not upcast as a whole, only the gathered rows are.
         table = builder.constant_slot(given.name or "", narrow.view())
         taken = Slot(op.output.name or "", table.dtype)
-        builder.emit(Gather(axis), [table, builder.at(indices)], taken)
+        builder.emit(Gather(axis), [table, builder.slot_of(indices)], taken)
         slot = builder.compute(Convert(), [taken], op.output)
         builder.set_exact(slot, builder.facts.dtype(op.output))
         return
-    builder.compute(Gather(axis), [builder.at(given), builder.at(indices)], op.output)
+    builder.compute(Gather(axis), [builder.slot_of(given), builder.slot_of(indices)], op.output)
 
 
 def _check_gather_s8(op: Op, facts: Facts) -> str | None:
     table, scales = op.required(0), op.required(2)
-    reason = needs(table, facts, ir.DataType.INT8) or needs(
+    reason = check_dtype(table, facts, ir.DataType.INT8) or check_dtype(
         op.required(1), facts, ir.DataType.INT64, ir.DataType.INT32
     )
     if reason:
@@ -129,7 +187,7 @@ def _check_gather_s8(op: Op, facts: Facts) -> str | None:
         return "its rows become another type than float32"
     dims, sizes = facts.dims(table), facts.dims(scales)
     if not facts.is_constant(table) or not facts.is_constant(scales) or len(dims or ()) != 2:
-        return "its table is no constant of rows"
+        return "its table is not a constant matrix"
     if sizes not in ((), (1,), ((dims or ())[0], 1)):
         return "its scales are not of its rows"
     return None
@@ -139,13 +197,16 @@ def _gather_s8(op: Op, builder: Builder) -> None:
     facts = builder.facts
     table = builder.constant_slot(op.required(0).name or "", facts.array(op.required(0)))
     scales = facts.array(op.required(2)).reshape(-1)
-    slots = builder.at(op.required(1)), builder.constant_slot(op.required(2).name or "", scales)
+    slots = (
+        builder.slot_of(op.required(1)),
+        builder.constant_slot(op.required(2).name or "", scales),
+    )
     builder.compute(GatherInt8(), [table, *slots], op.output)
 
 
 @dataclass(frozen=True)
 class Where(Computation):
-    """Elements of the second or third operand, as the first one says."""
+    """Elements of the second or third operand, selected by the condition, the first one."""
 
     mnemonic = "where"
 
@@ -160,13 +221,13 @@ class Where(Computation):
 
 
 def _check_where(op: Op, facts: Facts) -> str | None:
-    return needs(op.required(0), facts, ir.DataType.BOOL) or needs_one_type(
+    return check_dtype(op.required(0), facts, ir.DataType.BOOL) or check_same_dtype(
         op.inputs[1:], facts, *ANY
     )
 
 
 def _where(op: Op, builder: Builder) -> None:
-    slots = [builder.at(op.required(index)) for index in range(3)]
+    slots = [builder.slot_of(op.required(index)) for index in range(3)]
     builder.compute(Where(), slots, op.output, identity(builder.rank(op.output)))
 
 

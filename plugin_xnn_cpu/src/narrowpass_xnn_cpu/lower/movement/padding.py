@@ -1,4 +1,4 @@
-"""Pad: constants around a tensor, or elements of its own."""
+"""Pad: of the modes constant, reflect, edge and wrap."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.movement.axes import check_filled, check_moved
+from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8, check_movable
 from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.picking import pick
+from narrowpass_xnn_cpu.native.indexing import indexed_copy
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
 
@@ -28,13 +28,13 @@ _MODES = ("constant", "reflect", "edge", "wrap")
 
 @dataclass(frozen=True)
 class Pads:
-    """Elements before and after each axis; negative ones are cut off.
+    """Pads before and after each axis; negative ones crop.
 
     Attributes:
         axes: of the slot, in the order of the listed pads.
         rank: of the slot.
-        listed: before each of `axes`, then after each; empty where a value has them.
-        value: name of the value from shapes that has them.
+        listed: pads before each of `axes`, then after each; empty if `value` holds them.
+        value: name of the value that holds the pads, which follows from shapes; else empty.
     """
 
     axes: tuple[int, ...]
@@ -66,7 +66,7 @@ class Pads:
 
 @dataclass(frozen=True)
 class Pad(Computation):
-    """A tensor with constants around it.
+    """A tensor padded with a constant.
 
     Attributes:
         fill: the constant.
@@ -101,7 +101,7 @@ class Pad(Computation):
 
 @dataclass(frozen=True)
 class Crop(SliceLike):
-    """A tensor without what negative pads cut off.
+    """A tensor cropped by negative pads.
 
     Attributes:
         pads: around each axis; positive ones count as 0.
@@ -119,20 +119,20 @@ class Crop(SliceLike):
         before, after = ([min(0, pad) for pad in pads] for pads in self.pads.of(sizing))
         sizes = [s + b + a for s, b, a in zip(shape, before, after, strict=True)]
         if any(size < 0 for size in sizes):
-            raise BackendError(f"negative pads take away more than there is of {list(shape)}")
+            raise BackendError(f"negative pads exceed {list(shape)}")
         return [-pad for pad in before], sizes, [1] * len(shape)
 
 
 @dataclass(frozen=True)
-class PadByOwn(Computation):
-    """A tensor with elements of its own around it: mirrored, repeated or from its other end.
+class PadFromInput(Computation):
+    """A tensor padded with its own elements: reflected, repeated at the edge, or wrapped around.
 
     Attributes:
-        mode: of the Pad, but constant.
+        mode: ``reflect``, ``edge`` or ``wrap``.
         pads: around each axis.
     """
 
-    mnemonic = "pad_by_own"
+    mnemonic = "pad_from_input"
     kernel = "pick"
     mode: str
     pads: Pads
@@ -158,7 +158,7 @@ class PadByOwn(Computation):
         if not elements(result):
             return Run(result)
         strides = kernels.dense_strides(shape)
-        params = pick(tables, strides, step.op.output.dtype.itemsize)
+        params = indexed_copy(tables, strides, step.op.output.dtype.itemsize)
         return Run(result, "NP_INDEXED_COPY", params=params)
 
 
@@ -178,26 +178,26 @@ def _check_pad(op: Op, facts: Facts) -> str | None:
         return "it has no pads"
     if facts.rank(op.input(0)) == 0:
         return "its input has no axes"
-    return check_filled(op, facts) if mode == "constant" else check_moved(op, facts)
+    return check_float_or_int8(op, facts) if mode == "constant" else check_movable(op, facts)
 
 
 def _pad(op: Op, builder: Builder) -> None:
     given, facts = op.required(0), builder.facts
     perm = builder.layout(given)
     mode, pads = op.get("mode", "constant"), _pads(op, facts, perm)
-    slot = builder.at(given, perm)
+    slot = builder.slot_of(given, perm)
     if mode != "constant":
-        builder.compute(PadByOwn(mode, pads), [slot], op.output, perm)
+        builder.compute(PadFromInput(mode, pads), [slot], op.output, perm)
         return
     computed = pads.value and facts.constant(op.input(1)) is None
     if computed or _negative(op, facts):
-        slot = builder.part(Crop(pads), [slot], given)
+        slot = builder.intermediate(Crop(pads), [slot], given)
     fill = _fill(op, facts) if op.version >= 11 else op.get("value", 0.0)
     builder.compute(Pad(fill, pads), [slot], op.output, perm)
 
 
 def _pads(op: Op, facts: Facts, perm: Perm) -> Pads:
-    """Return the pads of a Pad whose input lies in the order `perm`."""
+    """Return the pads of a Pad whose input has the layout `perm`."""
     rank = len(perm)
     if op.version < 11:
         listed = op.get("pads", op.get("paddings", ()))
@@ -208,7 +208,7 @@ def _pads(op: Op, facts: Facts, perm: Perm) -> Pads:
 
 
 def _fill(op: Op, facts: Facts) -> float:
-    """Give what is put around, as a number of the type that is computed with."""
+    """Return the padding constant in the dtype of the slot."""
     fill = op.input(2)
     value = facts.scalar(fill) or 0.0
     dtype = facts.dtype(op.required(0) if fill is None else fill)

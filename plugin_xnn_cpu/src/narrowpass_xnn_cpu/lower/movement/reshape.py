@@ -1,4 +1,4 @@
-"""Reshape: the same elements with other dimensions, in whichever order of axes that is a view."""
+"""Reshape as a view, in a layout of operand and result in which no elements are copied."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.movement.axes import check_moved
+from narrowpass_xnn_cpu.lower.movement.axes import check_movable
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.sizes import Size
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
-"""Axes of a value, and the axes of a reshaped one that hold the same elements."""
+"""Axes of the input, and the axes of the result that they are merged or split to."""
 
 
 @dataclass(frozen=True)
 class ReshapeTo(Computation):
-    """The same elements with the dimensions that a value names: never a copy.
+    """A view of the operand with the dimensions that a value holds.
 
     Attributes:
-        target: name of the value that has the dimensions, in ONNX's order.
-        zero_is_zero: whether a 0 there is one, rather than the input's dimension.
-        source: the order of axes of the operand.
-        order: the order of axes of the result.
-        groups: axes that must hold equal numbers of elements for these orders to be right.
+        target: name of the value that holds the target shape, in the order of ONNX.
+        zero_is_zero: whether 0 in the target is a size (``allowzero``), not a copied dimension.
+        source: layout of the operand.
+        order: layout of the result.
+        groups: groups of axes that must have equal numbers of elements for these layouts to be
+            valid.
     """
 
     mnemonic = "reshape_to"
@@ -54,17 +55,19 @@ class ReshapeTo(Computation):
         dims = _reshaped(logical, target, zero_is_zero=self.zero_is_zero)
         for axes, others in self.groups:
             if elements([logical[a] for a in axes]) != elements([dims[a] for a in others]):
-                raise BackendError(f"{logical} and {dims} do not split where they were to")
+                raise BackendError(
+                    f"{logical} and {dims} cannot be merged and split in groups {self.groups}"
+                )
         if len(dims) != len(self.order):
             raise BackendError(
                 f"value {step.op.output.name!r} is declared with {len(self.order)} dimensions, "
-                f"but comes out as {dims}"
+                f"but is reshaped to {dims}"
             )
         return Run(tuple(dims[axis] for axis in self.order), view=0)
 
 
 def _reshaped(shape: Sequence[int], target: Sequence[int], *, zero_is_zero: bool) -> list[int]:
-    """Give the dimensions that a target of a Reshape means for a shape."""
+    """Return the shape after a Reshape to a target with 0 and -1."""
     dims = list(target)
     for axis, dim in enumerate(target):
         if dim == 0 and not zero_is_zero:
@@ -76,15 +79,15 @@ def _reshaped(shape: Sequence[int], target: Sequence[int], *, zero_is_zero: bool
         rest = elements([dim for dim in dims if dim >= 0])
         dims[free[0]] = elements(shape) // rest if rest else 0
     if len(free) > 1 or elements(dims) != elements(shape):
-        raise BackendError(f"{list(shape)} cannot be given the shape {target}")
+        raise BackendError(f"{list(shape)} cannot be reshaped to {target}")
     return dims
 
 
 def _groups(before: Sequence[Size], after: Sequence[Size | None]) -> list[Group] | None:
-    """Cut a reshape into groups of axes of equal products; None where sizes are not known enough.
+    """Split a reshape into groups of axes with equal numbers of elements; None if not known.
 
-    A dimension that is no number may stand opposite the same one, or one that is not known if it
-    is the only one of its side.
+    A symbolic dimension may be matched with the same symbol, or with an unknown one if it is the
+    only one of the input.
     """
     alone = sum(not isinstance(size, int) for size in before) == 1
     if 0 in before or 0 in after:
@@ -93,7 +96,7 @@ def _groups(before: Sequence[Size], after: Sequence[Size | None]) -> list[Group]
     i = j = 0
     while i < len(before) or j < len(after):
         axes: list[int] = []
-        made: list[int] = []
+        others: list[int] = []
         left = right = 1
         while True:
             take_left = left <= right and i < len(before) and (left < right or not axes)
@@ -102,35 +105,35 @@ def _groups(before: Sequence[Size], after: Sequence[Size | None]) -> list[Group]
                 return None
             dim = dims[at]
             if not isinstance(dim, int):
-                # It must meet the other side's, and be alone.
+                # A symbolic dimension must be matched alone.
                 other = after[j] if j < len(after) else 0
                 same = dim == other or (alone and not isinstance(other, int))
-                if axes or made or not take_left or not same:
+                if axes or others or not take_left or not same:
                     return None
-                axes, made = [i], [j]
+                axes, others = [i], [j]
                 i, j = i + 1, j + 1
                 break
             if take_left:
                 axes.append(i)
                 left, i = left * dim, i + 1
             else:
-                made.append(j)
+                others.append(j)
                 right, j = right * dim, j + 1
-            if left == right and axes and made:
+            if left == right and axes and others:
                 break
-        groups.append((tuple(axes), tuple(made)))
+        groups.append((tuple(axes), tuple(others)))
     return groups
 
 
 def _orders(groups: Sequence[Group], perm: Perm) -> tuple[Perm, Perm]:
-    """Give the order of axes nearest to `perm` in which a reshape is a view, and the result's.
+    """Return layouts of operand and result in which a reshape is a view; the first is near `perm`.
 
-    Axes that become one must lie side by side, in turn; groups stay where their last axis lies.
+    Axes that are merged must be adjacent and in order; a group is placed at its last axis.
     """
     places = {axis: place for place, axis in enumerate(perm)}
     ordered = sorted(groups, key=lambda group: max((places[a] for a in group[0]), default=-1))
     source = tuple(axis for axes, _ in ordered for axis in axes)
-    return source, tuple(axis for _, made in ordered for axis in made)
+    return source, tuple(axis for _, others in ordered for axis in others)
 
 
 def _check_reshape(op: Op, facts: Facts) -> str | None:
@@ -140,7 +143,7 @@ def _check_reshape(op: Op, facts: Facts) -> str | None:
         return "its target shape is computed from data"
     if facts.rank(op.output) is None:
         return "the rank of its output is not known"
-    return check_moved(op, facts)
+    return check_movable(op, facts)
 
 
 def _reshape(op: Op, builder: Builder) -> None:
@@ -149,18 +152,18 @@ def _reshape(op: Op, builder: Builder) -> None:
     order = identity(builder.rank(op.output))
     groups: Sequence[Group] = ()
     if source != identity(len(source)):
-        # Splitting channels, or joining rows and columns, leaves pixels where they are.
-        found = _cut(op, builder.facts)
+        # Splitting channels, or merging height and width, is a view in NHWC too.
+        found = _reshape_groups(op, builder.facts)
         if found is None:
             source = identity(len(source))
         else:
             groups = found
             source, order = _orders(groups, source)
     reshape = ReshapeTo(target, bool(op.get("allowzero", 0)), source, order, tuple(groups))
-    builder.compute(reshape, [builder.at(given, source)], op.output, order)
+    builder.compute(reshape, [builder.slot_of(given, source)], op.output, order)
 
 
-def _cut(op: Op, facts: Facts) -> list[Group] | None:
+def _reshape_groups(op: Op, facts: Facts) -> list[Group] | None:
     before = sizes.dimensions(op.input(0), facts)
     copies = not op.get("allowzero", 0)
     target = sizes.reshaped_to(op.input(0), op.input(1), facts, copies=copies)

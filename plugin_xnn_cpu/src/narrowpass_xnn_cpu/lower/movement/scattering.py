@@ -1,6 +1,6 @@
-"""Operators that gather, scatter and choose elements by indices that runs compute.
+"""GatherElements, GatherND, ScatterElements, ScatterND and TopK.
 
-An index that is out of range is an error of the run, which names the node.
+An index out of range is an error at run time, which names the node.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise.typed import ANY
-from narrowpass_xnn_cpu.lower.norm.layer_norm import Piece
-from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.norm.layer_norm import LeadingSlice
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import indexing
 
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 _ORDERED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *_INDICES)
-"""Types that reductions and TopK have code for."""
+"""Dtypes that reductions and TopK support."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class GatherAt(Computation):
 
     Attributes:
         axis: of GatherElements; None for GatherND.
-        batched: leading axes that data and indices of GatherND have both.
+        batched: number of batch axes of GatherND (``batch_dims``).
     """
 
     mnemonic = "gather_at"
@@ -50,9 +50,9 @@ class GatherAt(Computation):
         data, indices = shapes
         dtype, index_size = step.op.output.dtype, step.op.operands[1].dtype.itemsize
         if self.axis is not None:
-            params = indexing.along_axis(data, indices, self.axis, dtype, index_size)
+            params = indexing.gather_elements(data, indices, self.axis, dtype, index_size)
             return Run(indices, "NP_GATHER_ELEMENTS" if elements(indices) else "", params=params)
-        params = indexing.at_tuples(data, indices, self.batched, dtype, index_size)
+        params = indexing.gather_nd(data, indices, self.batched, dtype, index_size)
         result = (*indices[:-1], *data[self.batched + indices[-1] :])
         return Run(result, "NP_GATHER_ND" if elements(result) else "", params=params)
 
@@ -81,10 +81,10 @@ class Scatter(Computation):
         data, indices, updates = shapes
         types = step.op.output.dtype, step.op.operands[1].dtype.itemsize
         if self.axis is not None:
-            params = indexing.along_axis(data, indices, self.axis, *types, self.reduction)
+            params = indexing.gather_elements(data, indices, self.axis, *types, self.reduction)
             due, call = indices, "NP_SCATTER_ELEMENTS"
         else:
-            params = indexing.at_tuples(data, indices, 0, *types, self.reduction)
+            params = indexing.gather_nd(data, indices, 0, *types, self.reduction)
             due, call = (*indices[:-1], *data[indices[-1] :]), "NP_SCATTER_ND"
         if updates != due:
             raise BackendError(f"updates {list(updates)} do not fit {list(due)}")
@@ -93,13 +93,13 @@ class Scatter(Computation):
 
 @dataclass(frozen=True)
 class TopK(Computation):
-    """TopK: values, and int64 indices after them; see `Piece`.
+    """TopK: the result is int64 [2, ...], values then indices; see `LeadingSlice`.
 
-    The result is int64 [2, ...]: the values have half of the memory.
+    Values have their own dtype within their half of the memory.
 
     Attributes:
-        axis: from 0 on.
-        count: how many; or the name of a value from shapes that says so.
+        axis: not negative.
+        count: K, or the name of the value that holds it, which follows from shapes.
         largest: the largest elements, else the smallest.
     """
 
@@ -127,7 +127,7 @@ class TopK(Computation):
 
 def _check_elements(op: Op, facts: Facts) -> str | None:
     data, indices = op.required(0), op.required(1)
-    reason = needs(data, facts, *ANY) or needs(indices, facts, *_INDICES)
+    reason = check_dtype(data, facts, *ANY) or check_dtype(indices, facts, *_INDICES)
     rank = facts.rank(data) or 0
     if reason is None and (facts.rank(indices) != rank or not rank):
         reason = f"its indices have {facts.rank(indices)} dimensions, not {rank}"
@@ -141,13 +141,13 @@ def _check_axis(axis: int, rank: int) -> str | None:
 def _gather_elements(op: Op, builder: Builder) -> None:
     data, indices = op.required(0), op.required(1)
     axis = op.get("axis", 0) % builder.rank(data)
-    operands = builder.at(data), builder.at(indices)
+    operands = builder.slot_of(data), builder.slot_of(indices)
     _pass_exact(op, builder, builder.compute(GatherAt(axis), operands, op.output))
 
 
 def _check_tuples(op: Op, facts: Facts) -> str | None:
     data, indices = op.required(0), op.required(1)
-    reason = needs(data, facts, *ANY) or needs(indices, facts, *_INDICES)
+    reason = check_dtype(data, facts, *ANY) or check_dtype(indices, facts, *_INDICES)
     if reason:
         return reason
     if not facts.rank(indices):
@@ -161,13 +161,13 @@ def _check_tuples(op: Op, facts: Facts) -> str | None:
 
 
 def _gather_tuples(op: Op, builder: Builder) -> None:
-    slots = [builder.at(op.required(index)) for index in range(2)]
+    slots = [builder.slot_of(op.required(index)) for index in range(2)]
     gather = GatherAt(None, op.get("batch_dims", 0))
     _pass_exact(op, builder, builder.compute(gather, slots, op.output))
 
 
 def _pass_exact(op: Op, builder: Builder, slot: Slot) -> None:
-    """Say that elements of a narrow type stay such when they are moved."""
+    """Record that moved elements stay representable in their narrow dtype."""
     builder.set_exact(slot, builder.facts.dtype(op.required(0)))
 
 
@@ -187,7 +187,7 @@ def _check_scatter(op: Op, facts: Facts) -> str | None:
 
 
 def _scatter(op: Op, builder: Builder) -> None:
-    slots = [builder.at(op.required(index)) for index in range(3)]
+    slots = [builder.slot_of(op.required(index)) for index in range(3)]
     axis = None
     if op.kind != "ScatterND":
         axis = op.get("axis", 0) % builder.rank(op.required(0))
@@ -198,7 +198,7 @@ def _scatter(op: Op, builder: Builder) -> None:
 
 
 def _check_top_k(op: Op, facts: Facts) -> str | None:
-    reason = needs(op.required(0), facts, *_ORDERED)
+    reason = check_dtype(op.required(0), facts, *_ORDERED)
     if reason:
         return reason
     if op.version >= 10 and not facts.is_fixed(op.input(1)):
@@ -212,10 +212,10 @@ def _top_k(op: Op, builder: Builder) -> None:
     count = op.required(1).name or "" if op.version >= 10 else int(op.attributes["k"])
     output = Slot(f"{op.output.name} (part)", np.dtype(np.int64))
     largest = bool(op.get("largest", 1))
-    both = builder.emit(TopK(axis, count, largest), [builder.at(given)], output)
+    both = builder.emit(TopK(axis, count, largest), [builder.slot_of(given)], output)
     for index, value in enumerate(op.outputs):
         if value.name:
-            slot = builder.compute(Piece(index), [both], value)
+            slot = builder.compute(LeadingSlice(index), [both], value)
             if index == 0:
                 _pass_exact(op, builder, slot)
 

@@ -1,4 +1,4 @@
-"""Normalizations of channels, and softmax."""
+"""BatchNormalization, MeanVarianceNormalization and Softmax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
 from narrowpass_xnn_cpu.lower.elementwise.reduction import Reduce
 from narrowpass_xnn_cpu.lower.norm.group_norm import images_layout
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
@@ -26,7 +26,7 @@ from narrowpass_xnn_cpu.native.xnnpack.reduction import Softmax
 
 
 def _check_batch_norm(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 5)
+    reason = check_floats(op, facts, 5)
     if reason:
         return reason
     if len(op.outputs) > 1 or op.get("training_mode", 0) or not op.get("spatial", 1):
@@ -40,7 +40,7 @@ def _check_batch_norm(op: Op, facts: Facts) -> str | None:
 
 @dataclass(frozen=True)
 class Affine(Computation):
-    """A scale and a shift for each channel, and a clipping range.
+    """Scale and shift of each channel, with a clipping range.
 
     Operands are the images, scales and shifts.
 
@@ -77,12 +77,12 @@ def _batch_norm(op: Op, builder: Builder) -> None:
     parameters = [op.input(index) for index in range(1, 5)]
     constant = all(builder.facts.is_constant(value) for value in parameters)
     factors, shifts = (_constant_parameters if constant else _computed_parameters)(op, builder)
-    operands = builder.at(given, perm), factors, shifts
+    operands = builder.slot_of(given, perm), factors, shifts
     builder.compute(Affine(op.limits, channels_last or rank < 3), operands, output, perm)
 
 
 def _constant_parameters(op: Op, builder: Builder) -> tuple[Slot, Slot]:
-    """Give a factor and a shift for each channel."""
+    """Return the folded factor and shift of each channel."""
     scale, bias, mean, variance = (
         np.asarray(builder.facts.constant(op.required(index)), np.float64) for index in range(1, 5)
     )
@@ -94,25 +94,25 @@ def _constant_parameters(op: Op, builder: Builder) -> tuple[Slot, Slot]:
 
 
 def _computed_parameters(op: Op, builder: Builder) -> tuple[Slot, Slot]:
-    """Add what computes a factor and a shift for each channel."""
+    """Emit the computation of factor and shift of each channel."""
     output = op.output
-    scale, bias, mean, variance = (builder.at(op.required(index)) for index in range(1, 5))
+    scale, bias, mean, variance = (builder.slot_of(op.required(index)) for index in range(1, 5))
 
     def pair(one: Slot, other: Slot, function: str) -> Slot:
-        return builder.part(Binary(function), [one, other], output)
+        return builder.intermediate(Binary(function), [one, other], output)
 
     epsilon = builder.constant_slot("epsilon", np.array(op.get("epsilon", 1e-5), np.float32))
-    root = builder.part(Function("sqrt"), [pair(variance, epsilon, "add")], output)
+    root = builder.intermediate(Function("sqrt"), [pair(variance, epsilon, "add")], output)
     factor = pair(scale, root, "divide")
     return factor, pair(bias, pair(mean, factor, "multiply"), "subtract")
 
 
 @dataclass(frozen=True)
 class SoftmaxRows(Computation):
-    """Softmax over the last axes, taken as one.
+    """Softmax over the last axes, flattened.
 
     Attributes:
-        axes: how many of the last axes are a row.
+        axes: number of the last axes that form a row.
     """
 
     mnemonic = "softmax"
@@ -136,7 +136,7 @@ class SoftmaxRows(Computation):
 
 
 def _check_softmax(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts)
+    reason = check_floats(op, facts)
     if reason:
         return reason
     rank = facts.rank(op.input(0)) or 0
@@ -155,14 +155,14 @@ def _softmax(op: Op, builder: Builder) -> None:
         if perm[-1] != axis:
             perm = (*(a for a in perm if a != axis), axis)
     else:
-        # Before operator set 13 all axes from `axis` on count as one.
+        # Before operator set 13 all axes from `axis` on are flattened.
         axes = rank - op.get("axis", 1) % rank
         perm = identity(rank)
-    builder.compute(SoftmaxRows(axes), [builder.at(given, perm)], op.output, perm)
+    builder.compute(SoftmaxRows(axes), [builder.slot_of(given, perm)], op.output, perm)
 
 
 def _check_mean_variance(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts)
+    reason = check_floats(op, facts)
     if reason:
         return reason
     rank = facts.rank(op.input(0)) or 0
@@ -177,17 +177,21 @@ def _mean_variance(op: Op, builder: Builder) -> None:
     perm = builder.layout(given)
     axes = sorted({perm.index(axis % len(perm)) for axis in op.get("axes", (0, 2, 3))})
     mean = Reduce("mean", tuple(axes))
-    slot = builder.at(given, perm)
-    centred = builder.part(Binary("subtract"), [slot, builder.part(mean, [slot], output)], output)
-    square = builder.part(Unary("square"), [centred], output)
-    root = builder.part(Function("sqrt"), [builder.part(mean, [square], output)], output)
+    slot = builder.slot_of(given, perm)
+    centred = builder.intermediate(
+        Binary("subtract"), [slot, builder.intermediate(mean, [slot], output)], output
+    )
+    square = builder.intermediate(Unary("square"), [centred], output)
+    root = builder.intermediate(
+        Function("sqrt"), [builder.intermediate(mean, [square], output)], output
+    )
     tiny = builder.constant_slot("epsilon", np.array(1e-9, np.float32))
-    divisor = builder.part(Binary("add"), [root, tiny], output)
+    divisor = builder.intermediate(Binary("add"), [root, tiny], output)
     builder.compute(Binary("divide"), [centred, divisor], output, perm)
 
 
 RULES: tuple[Rule, ...] = (
-    *rules("BatchNormalization", lower=_batch_norm, check=_check_batch_norm, clamps=True),
+    *rules("BatchNormalization", lower=_batch_norm, check=_check_batch_norm, fuses_clamp=True),
     *rules("Softmax", lower=_softmax, check=_check_softmax),
     *rules("MeanVarianceNormalization", lower=_mean_variance, check=_check_mean_variance),
 )

@@ -10,7 +10,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import elem_kernels
@@ -18,15 +18,15 @@ from narrowpass_xnn_cpu.native import elem_kernels
 
 @dataclass(frozen=True)
 class GroupNorm(Computation):
-    """Groups of channels with mean 0 and variance 1, scaled and shifted (Wu and He, 2018).
+    """Normalization of groups of channels, with scale and bias (Wu and He, 2018).
 
     Operands are images, scale and bias.
 
     Attributes:
-        groups: how many; 0 for one of each channel.
+        groups: their number; 0 for one for each channel (instance normalization).
         epsilon: added to the variance.
         channels_last: whether the channels are the last axis, and not the second one.
-        by_group: whether scale and bias are of groups.
+        by_group: whether there is one scale and bias for each group, not for each channel.
     """
 
     mnemonic = "group_norm"
@@ -62,13 +62,13 @@ class GroupNorm(Computation):
 
 
 def images_layout(rank: int, perm: Perm) -> tuple[Perm, bool]:
-    """Give the order of axes in which images are taken, and whether channels come last there."""
+    """Return the layout for normalization of channels, and whether it is channels-last."""
     last = (0, *range(2, rank), 1)
     return (last, True) if perm == last and rank > 2 else (identity(rank), False)
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 3)
+    reason = check_floats(op, facts, 3)
     if reason:
         return reason
     if (facts.rank(op.input(0)) or 0) < 2:
@@ -86,16 +86,16 @@ def _group_norm(op: Op, builder: Builder) -> None:
         channels_last,
         by_group=grouped and op.version < 21,
     )
-    operands = builder.at(given, perm), builder.at(scale), builder.at(bias)
+    operands = builder.slot_of(given, perm), builder.slot_of(scale), builder.slot_of(bias)
     builder.compute(norm, operands, op.output, perm)
 
 
 @dataclass(frozen=True)
 class LocalResponseNorm(Computation):
-    """Elements over a power of the squares of the channels around (Krizhevsky et al., 2012).
+    """Local response normalization across channels (Krizhevsky et al., AlexNet, 2012).
 
     Attributes:
-        channels: how many channels around, and with, its own are summed.
+        channels: number of neighbouring channels that are summed, the own one included.
         alpha: factor of the sum.
         beta: the power.
         bias: added to the sum.
@@ -121,7 +121,7 @@ class LocalResponseNorm(Computation):
 
 
 def _check_lrn(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts)
+    reason = check_floats(op, facts)
     if reason:
         return reason
     if (facts.rank(op.input(0)) or 0) < 2:
@@ -134,7 +134,7 @@ def _lrn(op: Op, builder: Builder) -> None:
     perm, channels_last = images_layout(builder.rank(given), builder.layout(given))
     numbers = op.get("alpha", 1e-4), op.get("beta", 0.75), op.get("bias", 1.0)
     norm = LocalResponseNorm(op.attributes["size"], *numbers, channels_last)
-    builder.compute(norm, [builder.at(given, perm)], op.output, perm)
+    builder.compute(norm, [builder.slot_of(given, perm)], op.output, perm)
 
 
 RULES: tuple[Rule, ...] = (

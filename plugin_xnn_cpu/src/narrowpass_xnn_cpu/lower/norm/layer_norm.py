@@ -1,4 +1,4 @@
-"""Normalization of rows, with and without a mean, of a tensor or of the sum of two."""
+"""Layer and RMS normalization, optionally fused with the Add before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.layout import common_layout
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
@@ -22,18 +22,18 @@ from narrowpass_xnn_cpu.native import kernels
 
 @dataclass(frozen=True)
 class LayerNorm(Computation):
-    """Rows with mean 0 and variance 1, scaled and shifted; see `kernels.layer_norm`.
+    """Layer or RMS normalization; see `kernels.layer_norm`.
 
-    Operands are the rows, a scale, a bias if there is one, and what is added before, if there is
-    something, of as many axes as the rows: they broadcast. The result has the sum behind it, of
-    one axis more, where that is kept.
+    Operands are the rows, a scale, optionally a bias, and optionally a tensor of the same rank that
+    is added to the rows before and broadcasts. With `keeps_sum` the result is [2, ...], the
+    normalized rows and the sum.
 
     Attributes:
-        axes: how many of the last axes are a row.
+        axes: number of the last axes that form a row.
         epsilon: added to the variance.
         root_mean_square: whether no mean is subtracted.
         bias: whether there is a bias.
-        added: whether something is added before.
+        added: whether a tensor is added before.
         keeps_sum: whether the sum is a result too.
     """
 
@@ -85,14 +85,14 @@ class LayerNorm(Computation):
 
 
 @dataclass(frozen=True)
-class Piece(Computation):
-    """One of the equal pieces of a slot along its first axis: never a copy.
+class LeadingSlice(Computation):
+    """A view of one index of the first axis of the operand.
 
     Attributes:
-        index: of the piece.
+        index: along the first axis.
     """
 
-    mnemonic = "piece"
+    mnemonic = "leading_slice"
     kernel = "view"
     index: int
 
@@ -103,7 +103,7 @@ class Piece(Computation):
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts, 4)
+    reason = check_floats(op, facts, 4)
     if reason:
         return reason
     if any(value.uses() or value.name in facts.needed for value in op.outputs[1:]):
@@ -127,7 +127,7 @@ def _layer_norm(op: Op, builder: Builder) -> None:
 
 
 def _check_pattern(op: Op, facts: Facts) -> str | None:
-    return needs_floats(op, facts, 4)
+    return check_floats(op, facts, 4)
 
 
 def _pattern(op: Op, builder: Builder) -> None:
@@ -135,10 +135,10 @@ def _pattern(op: Op, builder: Builder) -> None:
 
 
 def normalize(op: Op, builder: Builder, axes: int, root_mean_square: bool) -> None:
-    """Add what normalizes rows of so many axes.
+    """Emit the normalization of the last `axes` axes.
 
     Inputs of the operation are the rows, a scale or None, a bias or None, and a value to be added
-    before or None; the attribute ``sum`` has the output that the sum is, where that is wanted.
+    before or None. The attribute ``sum`` holds the output value of the sum, if it is read.
     """
     given, scale, bias, added = (op.input(index) for index in range(4))
     if given is None:
@@ -148,13 +148,13 @@ def normalize(op: Op, builder: Builder, axes: int, root_mean_square: bool) -> No
     perm = common_layout(builder, whole, rank)
     if perm[rank - axes :] != identity(rank)[rank - axes :]:
         perm = identity(rank)
-    slots = [builder.at(given, perm)]
+    slots = [builder.slot_of(given, perm)]
     if scale is None:
         width = (builder.facts.dims(given) or (0,))[-1]
         slots.append(builder.constant_slot("ones", np.ones(width, np.float32)))
-    slots += [builder.at(value) for value in (scale, bias) if value is not None]
+    slots += [builder.slot_of(value) for value in (scale, bias) if value is not None]
     if added is not None:
-        slots.append(builder.at(added, perm, rank=rank))
+        slots.append(builder.slot_of(added, perm, rank=rank))
     total = op.get("sum", None)
     output = op.outputs[0]
     norm = LayerNorm(
@@ -168,9 +168,9 @@ def normalize(op: Op, builder: Builder, axes: int, root_mean_square: bool) -> No
     if total is None:
         builder.compute(norm, slots, output, perm)
         return
-    both = builder.part(norm, slots, output)
+    both = builder.intermediate(norm, slots, output)
     for index, value in enumerate((output, total)):
-        builder.compute(Piece(index), [both], value, perm)
+        builder.compute(LeadingSlice(index), [both], value, perm)
 
 
 RULES: tuple[Rule, ...] = (

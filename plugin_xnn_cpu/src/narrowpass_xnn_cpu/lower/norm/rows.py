@@ -1,4 +1,4 @@
-"""Softmax and its relatives, and division by a norm: functions along one axis."""
+"""Functions along one axis: LogSoftmax, Hardmax, LpNormalization and others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.op import Op, needs_floats
+from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native import elem_kernels
@@ -17,10 +17,10 @@ from narrowpass_xnn_cpu.native import elem_kernels
 
 @dataclass(frozen=True)
 class RowFunction(Computation):
-    """A function of the last axes, taken as one.
+    """A function of the last axes, flattened.
 
     Attributes:
-        axes: how many of the last axes are a row.
+        axes: number of the last axes that form a row.
         function: one of ``NP_ROWS_*``.
     """
 
@@ -39,7 +39,7 @@ class RowFunction(Computation):
         if not elements(shape):
             return Run(shape)
         columns = elements(shape[len(shape) - self.axes :])
-        params = elem_kernels.rows(elements(shape) // columns, columns, self.function)
+        params = elem_kernels.row_function(elements(shape) // columns, columns, self.function)
         return Run(shape, "NP_ROWS", params=params)
 
 
@@ -53,7 +53,7 @@ def _axis(op: Op) -> int:
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = needs_floats(op, facts)
+    reason = check_floats(op, facts)
     if reason:
         return reason
     rank = facts.rank(op.input(0)) or 0
@@ -70,13 +70,13 @@ def _along_axis(op: Op, builder: Builder) -> None:
     axis, axes = _axis(op) % rank, 1
     name = _NAMES.get(op.kind) or f"l{op.get('p', 2)} normalization"
     if op.kind != "LpNormalization" and op.version < 13:
-        # Before operator set 13 all axes from `axis` on count as one.
+        # Before operator set 13 all axes from `axis` on are flattened.
         axes, perm = rank - axis, identity(rank)
     else:
         perm = builder.layout(given)
         if perm[-1] != axis:
             perm = (*(a for a in perm if a != axis), axis)
-    builder.compute(RowFunction(axes, name), [builder.at(given, perm)], op.output, perm)
+    builder.compute(RowFunction(axes, name), [builder.slot_of(given, perm)], op.output, perm)
 
 
 RULES: tuple[Rule, ...] = (

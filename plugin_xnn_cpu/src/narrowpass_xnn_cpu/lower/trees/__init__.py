@@ -1,1 +1,1 @@
-"""Ensembles of decision trees: from attributes to the arrays that the kernel walks."""
+"""Ensembles of decision trees: from ONNX attributes to the arrays that the kernel traverses."""

@@ -1,4 +1,4 @@
-"""An ensemble of decision trees as arrays, checked: no walk leaves them or goes in a circle."""
+"""Encoding of decision trees as arrays, after checks of all indices and for cycles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from narrowpass.errors import AttributesError
 Array = np.ndarray[Any, Any]
 
 LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
-"""``NP_TREE_LESS`` and so on."""
+"""Outcomes of a comparison: ``NP_TREE_LESS``, ``NP_TREE_EQUAL`` and so on."""
 AT_MOST = LESS | EQUAL
 
 MODES = (AT_MOST, LESS, GREATER | EQUAL, GREATER, EQUAL, LESS | GREATER | UNORDERED)
-"""Outcomes that go to the true branch, by the number of the mode: <=, <, >=, >, ==, !=."""
+"""Outcomes that take the true branch, by mode of TreeEnsemble: <=, <, >=, >, ==, !=."""
 MEMBER = 6
-"""The mode of a node that asks for a member of a set."""
+"""The mode of a node that tests membership in a set."""
 
 NAMES = {
     "BRANCH_LEQ": 0,
@@ -33,25 +33,21 @@ AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
 """In the order of ``NP_TREES_*``."""
 
 _MOST_FEATURES = 1 << 28
-_FEW_LEVELS = 8
-"""Levels that are walked without a look at whether all walks have ended."""
-
-
-class TreeError(AttributesError):
-    """Attributes that are no ensemble of trees; the message says why."""
+_MAX_UNROLLED_LEVELS = 8
+"""Depth up to which the kernel traverses all levels without testing for leaves."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Nodes of all trees, by number.
+    """Nodes of all trees, as arrays indexed by node number.
 
     Attributes:
-        features: int64 [nodes], which column of x a node compares; 0 for leaves.
-        thresholds: [nodes], of floats.
-        outcomes: int64 [nodes], those that go to `yes`.
-        yes: int64 [nodes], the number of the node that follows; of a leaf its own.
-        no: the same.
-        roots: int64 [trees].
+        features: int64 [nodes], the column of x that a node compares; 0 for leaves.
+        thresholds: floats [nodes].
+        outcomes: int64 [nodes], outcomes of the comparison that take the true branch.
+        yes: int64 [nodes], the node of the true branch; of a leaf its own number.
+        no: int64 [nodes], the node of the false branch; of a leaf its own number.
+        roots: int64 [trees], the roots.
     """
 
     features: Array
@@ -64,17 +60,17 @@ class Links:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What the kernel reads; see ``trees/trees.h``.
+    """The arrays and parameters of the kernel; see ``trees/trees.h``.
 
     Attributes:
         nodes: records of thresholds, tests and successors.
         roots: uint32 [trees].
         weights: records of weights and targets.
         first: uint32 [leaves + 1], the first weight of each leaf.
-        columns: how many features x must have at least.
-        at_most: whether all nodes compare by <= and send NaN to the false branch.
+        columns: least number of columns of x.
+        at_most: whether all nodes compare by <= and take the false branch for NaN.
         single: whether each leaf has one weight.
-        levels: nodes of the longest walk but the leaf; 0 where these are many.
+        levels: depth of the deepest tree without the leaf; 0 above `_MAX_UNROLLED_LEVELS`.
     """
 
     nodes: Array
@@ -90,18 +86,18 @@ class Ensemble:
 def ensemble(
     links: Links, owners: Array, targets: Array, weights: Array, count: int, dtype: np.dtype[Any]
 ) -> Ensemble:
-    """Check the trees and write them as the kernel reads them.
+    """Check the trees and encode them for the kernel.
 
     Args:
         links: the nodes.
-        owners: int64 [weights], the leaf that each weight is of.
-        targets: int64 [weights], the target that each is for.
-        weights: [weights], of floats.
-        count: of targets.
+        owners: int64 [weights], the leaf of each weight.
+        targets: int64 [weights], the target of each weight.
+        weights: floats [weights].
+        count: number of targets.
         dtype: float32 or float64, of thresholds and weights.
 
     Raises:
-        TreeError: a number is out of range, a walk would not end, or a weight is not finite.
+        AttributesError: an index is out of range, there is a cycle, or a weight is not finite.
     """
     total = links.yes.size
     for what, numbers, most in (
@@ -113,17 +109,17 @@ def ensemble(
         ("feature", links.features, _MOST_FEATURES),
     ):
         if numbers.size and (numbers.min() < 0 or numbers.max() >= most):
-            raise TreeError(f"a {what} is not one of {most}")
+            raise AttributesError(f"a {what} is not below {most}")
     if not np.isfinite(weights).all():
-        raise TreeError("a weight is not finite")
+        raise AttributesError("a weight is not finite")
     if not links.roots.size:
-        raise TreeError("there is no tree")
+        raise AttributesError("there is no tree")
     itself = np.arange(total)
     leaves = (links.yes == itself) & (links.no == itself)
     levels = _levels(links, leaves)
     number = np.cumsum(leaves) - 1  # of each leaf among the leaves
     order = np.argsort(owners, kind="stable")
-    kept = order[leaves[owners[order]]]  # weights of inner nodes are for nobody
+    kept = order[leaves[owners[order]]]  # weights of inner nodes are not used
     per_leaf = np.bincount(number[owners[kept]], minlength=int(leaves.sum()))
     inner = links.outcomes[~leaves]
     return Ensemble(
@@ -134,15 +130,15 @@ def ensemble(
         int(links.features[~leaves].max(initial=-1)) + 1,
         bool((inner == AT_MOST).all()),
         bool((per_leaf == 1).all()),
-        levels if 0 < levels <= _FEW_LEVELS else 0,
+        levels if 0 < levels <= _MAX_UNROLLED_LEVELS else 0,
     )
 
 
 def _levels(links: Links, leaves: Array) -> int:
-    """Give the nodes of the longest walk but the leaf, level by level from the roots.
+    """Return the depth of the deepest tree without the leaf, by breadth-first traversal.
 
     Raises:
-        TreeError: a walk does not end.
+        AttributesError: there is a cycle.
     """
     level = np.unique(links.roots)
     for depth in range(links.yes.size + 1):
@@ -150,25 +146,25 @@ def _levels(links: Links, leaves: Array) -> int:
         if not level.size:
             return depth
         level = np.unique(np.concatenate([links.yes[level], links.no[level]]))
-    raise TreeError("a branch of a tree leads back to a node before it")
+    raise AttributesError("a tree has a cycle")
 
 
 def _nodes(links: Links, leaves: Array, number: Array, dtype: np.dtype[Any]) -> Array:
     fields = [("threshold", dtype), ("test", "u4"), ("next", "u4", 2)]
     if dtype.itemsize == 8:
         fields.append(("unused", "u4"))
-    made = np.zeros(links.yes.size, fields)
+    records = np.zeros(links.yes.size, fields)
     index = np.dtype(f"u{dtype.itemsize}")
-    made["threshold"] = np.where(
+    records["threshold"] = np.where(
         leaves, number.astype(index).view(dtype), links.thresholds.astype(dtype)
     )
-    made["test"] = np.where(leaves, 0, links.features) * 16 + np.where(leaves, 0, links.outcomes)
-    made["next"] = np.stack([links.no, links.yes], axis=1)
-    return made
+    records["test"] = np.where(leaves, 0, links.features) * 16 + np.where(leaves, 0, links.outcomes)
+    records["next"] = np.stack([links.no, links.yes], axis=1)
+    return records
 
 
 def _weights(weights: Array, targets: Array, dtype: np.dtype[Any]) -> Array:
     fields = [("weight", dtype), ("target", f"u{dtype.itemsize}")]
-    made = np.zeros(weights.size, fields)
-    made["weight"], made["target"] = weights, targets
-    return made
+    records = np.zeros(weights.size, fields)
+    records["weight"], records["target"] = weights, targets
+    return records

@@ -1,4 +1,4 @@
-"""Lowers ensembles of decision trees to one kernel."""
+"""Lowering of TreeEnsemble and TreeEnsembleRegressor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from narrowpass.errors import AttributesError, BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, storage_dtype
-from narrowpass_xnn_cpu.lower.op import Op, needs
+from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.trees.ensemble import AGGREGATES, Array, Ensemble, ensemble
-from narrowpass_xnn_cpu.lower.trees.reading import by_identifiers, by_places, floats
+from narrowpass_xnn_cpu.lower.trees.reading import floats, read_ensemble, read_regressor
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.native.library import extension
 
@@ -33,7 +33,7 @@ class Trees(Computation):
 
     Attributes:
         columns: of the rows that the trees compare.
-        trees: how many.
+        trees: their number.
         targets: scores of a row.
         aggregate: one of `AGGREGATES`.
         at_most: whether a node compares by ≤, and not <.
@@ -88,15 +88,15 @@ class Trees(Computation):
 
 def _bytes(array: Array) -> Array:
     dense = np.ascontiguousarray(array).reshape(-1)
-    # No slot is of 0 bytes: the kernel is given an address in any case.
+    # A slot has at least 8 bytes, so that the kernel gets a valid address.
     return dense.view(np.uint8) if dense.size else np.zeros(8, np.uint8)
 
 
 def _read(op: Op, dtype: np.dtype[Any]) -> tuple[Ensemble, Array, str]:
-    """Give the trees, what is added to each target, and the aggregate.
+    """Return the trees, the base value of each target, and the aggregate function.
 
     Raises:
-        AttributesError: attributes that are no ensemble of trees.
+        AttributesError: the attributes are not valid trees.
     """
     count = int(op.get("n_targets", 1))
     if not 0 < count < 1 << 31:
@@ -105,26 +105,26 @@ def _read(op: Op, dtype: np.dtype[Any]) -> tuple[Ensemble, Array, str]:
         number = int(op.get("aggregate_function", 1))
         if not 0 <= number < len(_NUMBERED):
             raise AttributesError(f"aggregate_function is {number}")
-        aggregate, (links, weights) = _NUMBERED[number], by_places(op)
+        aggregate, (links, weights) = _NUMBERED[number], read_ensemble(op)
         base = np.zeros(0)
     else:
         aggregate = op.get("aggregate_function", "SUM")
         if aggregate not in AGGREGATES:
             raise AttributesError(f"aggregate_function is {aggregate}")
-        links, weights = by_identifiers(op)
+        links, weights = read_regressor(op)
         base = floats(op, "base_values")
     forest = ensemble(links, *weights, count, dtype)
     return forest, (base if base.size == count else np.zeros(count)).astype(dtype), aggregate
 
 
 def _dtype(op: Op, facts: Facts) -> np.dtype[Any]:
-    """Give the type that features are compared in."""
+    """Return the dtype of comparisons."""
     return np.dtype(np.float64 if facts.dtype(op.input(0)) == ir.DataType.DOUBLE else np.float32)
 
 
 def _check(op: Op, facts: Facts) -> str | None:
     given = op.required(0)
-    reason = needs(given, facts, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+    reason = check_dtype(given, facts, ir.DataType.FLOAT, ir.DataType.DOUBLE)
     if reason:
         return reason
     if facts.dtype(given) not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
@@ -136,7 +136,7 @@ def _check(op: Op, facts: Facts) -> str | None:
     doubles = (f"{name}_as_tensor" for name in ("nodes_values", "target_weights", "base_values"))
     if _dtype(op, facts).itemsize == 4 and any(op.get(name, None) is not None for name in doubles):
         return "its trees are of double, its features of float32"
-    _read(op, _dtype(op, facts))  # families.reason says what is wrong with them
+    _read(op, _dtype(op, facts))  # `rules.reason` reports an AttributesError
     return None
 
 
@@ -155,7 +155,7 @@ def _lower(op: Op, builder: Builder) -> None:
         levels=int(forest.levels),
         double=base.dtype.itemsize == 8,
     )
-    builder.emit(trees, [builder.at(op.required(0)), *constants], output, op.output)
+    builder.emit(trees, [builder.slot_of(op.required(0)), *constants], output, op.output)
 
 
 RULES: tuple[Rule, ...] = (

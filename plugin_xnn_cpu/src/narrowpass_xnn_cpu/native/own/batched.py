@@ -1,4 +1,7 @@
-"""Matmul of two computed operands: batches of GEMMs by strides, with panels packed in each run."""
+"""Batched strided GEMM of two activations; B is packed at run time, or read unpacked.
+
+Packed or not is decided by the sizes: see `_form`.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +12,43 @@ from typing import Any
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.own.tiling import line
+from narrowpass_xnn_cpu.native.own.tiling import align_to_line
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 BATCH = 4
-"""NP_MATMUL_BATCH: dimensions before those of a matrix."""
+"""NP_MATMUL_BATCH: batch dimensions."""
 _PANEL = {4: 8, 8: 16, 16: 64}
-"""Columns of the widest packed panel, by lanes."""
+"""NR of the widest micro-kernel, by SIMD lanes."""
 _MOST_COLUMNS = 64
-"""NP_FP32_MAX_NR: of a panel."""
+"""NP_FP32_MAX_NR."""
 _DEPTH = {4: 256, 8: 256, 16: 384}
-"""Depth of a block: a packed panel of it stays in L1, or with AVX-512 in L2."""
+"""KC, by SIMD lanes: a packed panel of this depth stays in L1, or with AVX-512 in L2."""
 _PACKED_BYTES = {4: 3 << 16, 8: 3 << 16, 16: 1 << 19}
-"""Packed panels of a part, at most: what stays in L2 beside rows of A."""
+"""Bytes of the packed panels of a part, at most: they stay in L2 beside rows of A."""
 _ROWS_BYTES = 1 << 16
-"""Rows of A that are read for all panels of a part: they stay in L2 too."""
+"""Bytes of the rows of A that are read for all panels of a part: they stay in L2 too."""
 _OUT_BYTES = 1 << 15
-"""Of the output that is written before other rows are: panels of a few columns touch many pages."""
+"""Bytes of a row block of the output: panels of a few columns would touch many pages otherwise."""
 _FEW_ROWS = 24
-"""Rows up to which packing costs more than reading B where it lies, in strides."""
+"""Rows up to which packing B costs more than reading it unpacked."""
 _DOT_DEPTH = 16
-"""Depth for each row from which dot products cost less than packing a transposed B."""
+"""K / rows from which dot products cost less than packing a transposed B."""
 _DOT_ROWS = 12
 _TILE = 6
-"""Rows of the largest tile of the widest panels."""
+"""MR of the widest micro-kernel."""
 _LEAST_ROWS = 12
 """Rows of a part, at least, where it has several."""
 _PART_WORK = 1 << 29
-"""Multiply-accumulates of a part, at most: a run can be stopped between two parts."""
+"""Multiply-accumulates of a part, at most: a run can be interrupted between two parts."""
 _LEAST_WORK = 1 << 14
 """Multiply-accumulates of a part, at least, where it has several matrices."""
 _PARTS = 4
-"""Parts for each thread: one that is late leaves some of its own to others."""
+"""Parts for each thread: others take over those of a slow one."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A batch of matrices in memory, their strides in elements.
+    """The strides of a batch of matrices, in elements.
 
     Attributes:
         batch: four strides, 0 along dimensions that are broadcast.
@@ -57,7 +60,7 @@ class Operand:
     row: int
     column: int
 
-    def turned(self) -> Operand:
+    def transposed(self) -> Operand:
         """Return the transposed matrices."""
         return Operand(self.batch, self.column, self.row)
 
@@ -104,7 +107,7 @@ def matmul(
         out: [rows, columns]; its column stride is 1.
         alpha: what A·B is multiplied by.
         bias: whether there is a third input, of `columns` elements.
-        epilogue: what becomes of results; None for nothing.
+        epilogue: the fused epilogue; None for none.
         threads: that may compute at once.
 
     Raises:
@@ -115,29 +118,29 @@ def matmul(
     sizes, a, b, out = _folded(sizes, a, b, out)
     swapped = sizes.columns == 1 and sizes.rows > 1 and out.row == 1 and not bias
     if swapped:
-        # A matrix times a column: the column as the only row, whose elements are read again.
+        # A·b as (bᵀ·Aᵀ)ᵀ: the vector is the only row, and stays in registers and L1.
         sizes = Sizes(sizes.batch, 1, sizes.depth, sizes.rows)
-        a, b, out = b.turned(), a.turned(), Operand(out.batch, 0, 1)
+        a, b, out = b.transposed(), a.transposed(), Operand(out.batch, 0, 1)
     matrices = math.prod(sizes.batch)
     if matrices * max(1, sizes.rows) * max(sizes.columns, sizes.depth) >= 1 << 46:
         raise BackendError(f"a matmul of {sizes} is too large")
     ffi, lib, target = extension().ffi, extension().lib, kernels.code()
     lanes = int(lib.np_matmul_lanes(target))
     form = _form(sizes, a, b)
-    depth = sizes.depth if form == "DOTS" else _even(sizes.depth, _DEPTH[lanes], 8)
+    depth = sizes.depth if form == "DOTS" else _block_size(sizes.depth, _DEPTH[lanes], 8)
     most = sizes.columns
     if form == "PACKED":
         most = max(1, _PACKED_BYTES[lanes] // (4 * max(1, depth) * _PANEL[lanes])) * _PANEL[lanes]
     parts = _parts(sizes, matrices, min(most, sizes.columns), _PANEL[lanes], threads)
     part_matrices, part_rows, part_columns = parts
     rows = _row_block(part_rows, depth, part_columns)
-    # The GEMM of constant matrices takes rows that are dense, wherever they start.
+    # The micro-kernels for constant matrices need dense rows of A, at any offsets.
     panels = form == "PACKED" and lanes > 4 and (a.column == 1 or sizes.depth <= 1)
     panels = panels and rows * a.row < 1 << 31
-    packed = line(4 * depth * -(-part_columns // lanes) * lanes) // 4
+    packed = align_to_line(4 * depth * -(-part_columns // lanes) * lanes) // 4
     bias_offset = packed if form == "PACKED" else 0
     pixels_offset = bias_offset + _MOST_COLUMNS
-    scratch = pixels_offset + line(4 * rows) // 4 if panels else bias_offset
+    scratch = pixels_offset + align_to_line(4 * rows) // 4 if panels else bias_offset
     given = {
         "batch": sizes.batch,
         "a_batch": a.batch,
@@ -171,7 +174,7 @@ def matmul(
 def _folded(
     sizes: Sizes, a: Operand, b: Operand, out: Operand
 ) -> tuple[Sizes, Operand, Operand, Operand]:
-    """Return the same matmul with matrices that share B as rows of one."""
+    """Fold batch dimensions that share B into the rows of A and of the output."""
     batch, rows = list(sizes.batch), sizes.rows
     row, out_row = a.row, out.row
     for i in range(BATCH - 1, -1, -1):
@@ -192,7 +195,7 @@ def _folded(
 
 
 def _form(sizes: Sizes, a: Operand, b: Operand) -> str:
-    """Choose how B is read: in place where its elements are needed for few rows only."""
+    """Choose how B is read: unpacked by rows or dot products for few rows of A, else packed."""
     dense_depth = b.row == 1 or sizes.depth <= 1
     if (b.column == 1 or sizes.columns == 1) and (sizes.columns > 1 or not dense_depth):
         return "ROWS" if sizes.rows <= _FEW_ROWS else "PACKED"
@@ -205,9 +208,9 @@ def _form(sizes: Sizes, a: Operand, b: Operand) -> str:
 def _parts(
     sizes: Sizes, matrices: int, most: int, panel: int, threads: int
 ) -> tuple[int, int, int]:
-    """Divide a batch for threads; give the matrices, rows and columns of a part.
+    """Divide a batch among threads; return the matrices, rows and columns of a part.
 
-    Columns are divided before rows are, since each part of rows packs all panels again.
+    Columns are divided before rows, since each part of rows packs all panels again.
     """
     wanted = _PARTS * threads if threads > 1 else 1
     least = -(-sizes.columns // most)
@@ -226,13 +229,13 @@ def _parts(
 
 
 def _row_block(rows: int, depth: int, columns: int) -> int:
-    """Return the rows that all panels are multiplied with before others are."""
+    """Return the rows of a row block, which is multiplied with all panels of a part."""
     most = min(_ROWS_BYTES // (4 * max(1, depth)), _OUT_BYTES // (4 * columns))
-    return max(1, _even(rows, max(_TILE, most // _TILE * _TILE), _TILE))
+    return max(1, _block_size(rows, max(_TILE, most // _TILE * _TILE), _TILE))
 
 
-def _even(size: int, most: int, whole: int) -> int:
-    """Divide a size into blocks of at most `most`, all about as large, multiples of `whole`."""
+def _block_size(size: int, most: int, multiple: int) -> int:
+    """Divide a size into equal blocks of about `most`, multiples of `multiple`."""
     count = max(1, -(-size // most))
     each = -(-size // count)
-    return size if count == 1 else -(-each // whole) * whole
+    return size if count == 1 else -(-each // multiple) * multiple

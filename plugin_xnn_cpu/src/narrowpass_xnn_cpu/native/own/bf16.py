@@ -1,4 +1,4 @@
-"""Matmuls and convolutions with weights of bfloat16; all else is float32."""
+"""GEMM and implicit-GEMM convolution with bfloat16 weights; inputs and results are float32."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from narrowpass_xnn_cpu.native.own.packed import (
     ConvolutionKernel,
     MatmulKernel,
     Packing,
-    Run,
+    RunSizes,
 )
 from narrowpass_xnn_cpu.native.own.tiling import (
     checked_elements,
     column_parts,
-    even_bands,
+    even_row_tiles,
     run_fields,
     run_scratch,
 )
 from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 
-COLUMNS = 32
-"""Of a panel: NP_BF16_COLUMNS."""
-_BAND_BYTES = 3 << 17
-"""Of rounded inputs that a thread reads for all columns; with a panel of weights they stay in L2,
-or are read from L3 as fast as they are needed."""
+NR = 32
+"""NR: NP_BF16_COLUMNS."""
+_ROW_TILE_BYTES = 3 << 17
+"""Bytes of rounded image rows of a row tile: with a panel of weights they stay in L2, or are read
+from L3 as fast as they are needed."""
 _NEAR_BYTES = 1 << 19
-"""Of packed weights that stay in L2: a few tiles are multiplied with all of them, so that results
-are written as they lie."""
+"""Bytes of packed weights that stay in L2: then a few tiles are multiplied with all panels, and
+whole
+rows of the result are written at a time."""
 _PIXELS = 48
-"""Output pixels for which a panel of weights is read, at least."""
+"""Output pixels of a row tile, at least, for which a panel of weights is read."""
 
 
 def _pack(problem: Convolution) -> Packing:
-    windows, kernel, bias = problem.windows, problem.kernel, problem.bias
+    geometry, kernel, bias = problem.geometry, problem.kernel, problem.bias
     if not isinstance(kernel, Weight):
         raise BackendError(f"a kernel must be bfloat16, not {problem.dtypes}")
-    checked_weights(kernel, bias, windows.outputs, "bfloat16", "float32")
-    lib, groups = extension().lib, windows.movement.groups
-    layout = groups, windows.outputs // groups, *windows.runs
+    checked_weights(kernel, bias, geometry.outputs, "bfloat16", "float32")
+    lib, groups = extension().lib, geometry.attributes.groups
+    layout = groups, geometry.outputs // groups, *geometry.runs
     return Packing(
         layout,
         kernel,
@@ -52,33 +53,33 @@ def _pack(problem: Convolution) -> Packing:
     )
 
 
-def _plan(problem: Convolution, packing: Packing, run: Run) -> Fields:
-    """Divide rows so that rounded inputs stay in L2, and columns among threads."""
-    windows, movement = problem.windows, problem.movement
+def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
+    """Block rows so that rounded inputs stay in L2, and divide columns among threads."""
+    geometry, attributes = problem.geometry, problem.attributes
     (batch, _, _, channels), (out_height, out_width) = run.image, run.out
-    steps, image_steps = tuple(movement.strides), (1, 1)
-    if windows.size == (1, 1) and not any(movement.pads):
-        steps, image_steps = image_steps, steps  # what is never read is not copied
-    reach = windows.reach
-    wide_width = (out_width - 1) * steps[1] + reach[1]
+    steps, image_steps = tuple(attributes.strides), (1, 1)
+    if geometry.kernel_size == (1, 1) and not any(attributes.pads):
+        steps, image_steps = image_steps, steps  # pixels that strides skip are not copied
+    extent = geometry.extent
+    wide_width = (out_width - 1) * steps[1] + extent[1]
     size = extension().lib.np_bf16_element_size(kernels.code())
-    most = (_BAND_BYTES // (size * wide_width * channels) - reach[0]) // steps[0] + 1
-    band, bands = even_bands(out_height, max(most, -(-_PIXELS // out_width)))
+    most = (_ROW_TILE_BYTES // (size * wide_width * channels) - extent[0]) // steps[0] + 1
+    row_tile, row_tiles = even_row_tiles(out_height, max(most, -(-_PIXELS // out_width)))
     columns, parts = column_parts(
-        windows.outputs // movement.groups, batch * bands, run.threads, COLUMNS
+        geometry.outputs // attributes.groups, batch * row_tiles, run.threads, NR
     )
-    rows = (band - 1) * steps[0] + reach[0]
+    rows = (row_tile - 1) * steps[0] + extent[0]
     elements = checked_elements(rows * wide_width * channels)
     return {
         **run.fields,
-        **run_fields(windows),
-        **run_scratch(windows, size * elements, band * out_width),
+        **run_fields(geometry),
+        **run_scratch(geometry, size * elements, row_tile * out_width),
         "image_steps": image_steps,
         "steps": steps,
         "wide_width": wide_width,
-        "row_tile": band,
-        "row_tiles": bands,
-        "chunk": _PIXELS if packing.size <= _NEAR_BYTES else band * out_width,
+        "row_tile": row_tile,
+        "row_tiles": row_tiles,
+        "chunk": _PIXELS if packing.size <= _NEAR_BYTES else row_tile * out_width,
         "parts": parts,
         "part_columns": columns,
     }

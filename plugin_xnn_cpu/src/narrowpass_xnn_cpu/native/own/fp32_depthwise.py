@@ -1,4 +1,4 @@
-"""Depthwise convolutions of float32 by our own kernels."""
+"""Depthwise convolution of float32: blocks of 16 channels, row tiles for threads."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
-from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, Packing, Run
+from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, Packing, RunSizes
 from narrowpass_xnn_cpu.native.own.tiling import (
+    align_to_line,
     checked_elements,
     column_parts,
-    even_bands,
-    line,
-    window_fields,
+    even_row_tiles,
+    kernel_fields,
 )
 from narrowpass_xnn_cpu.native.problems.bounds import Shape, checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 
 _BLOCK = 16
-"""Channels whose weights lie together: NP_FP32_DEPTHWISE_BLOCK."""
+"""Channels of a block of packed weights: NP_FP32_DEPTHWISE_BLOCK."""
 _TASKS = 4
-"""For each thread, where there are several: one that is late leaves some of them to others."""
+"""Tasks for each thread, where there are several: others take over those of a slow one."""
 _FEW_ROWS = 16
-"""Of the output, for each thread: with fewer of them channels are divided instead."""
+"""Output rows for each thread; with fewer, channels are divided instead."""
 
 
 def checked_depthwise(problem: Convolution) -> Shape:
     """Check that a kernel [KH, KW, C] has one output for each channel; return its shape."""
     height, width, channels = checked_shape(problem.shape, 3)
-    if problem.movement.groups != channels:
-        raise BackendError(f"{channels} channels are not {problem.movement.groups} groups of one")
+    if problem.attributes.groups != channels:
+        raise BackendError(f"{channels} channels are not {problem.attributes.groups} groups of one")
     return height, width, channels
 
 
@@ -49,27 +49,27 @@ def _pack(problem: Convolution) -> Packing:
     )
 
 
-def _plan(problem: Convolution, packing: Packing, run: Run) -> Fields:
+def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
     """Divide rows among threads, or channels where there are few rows."""
-    windows, strides, threads = problem.windows, tuple(problem.movement.strides), run.threads
+    geometry, strides, threads = problem.geometry, tuple(problem.attributes.strides), run.threads
     (batch, _, _, channels), height = run.image, run.out[0]
-    band, bands, part, parts = height, 1, channels, 1
+    row_tile, row_tiles, part, parts = height, 1, channels, 1
     if threads > 1:
         wanted = -(-_TASKS * threads // batch)
         if batch * height >= _FEW_ROWS * threads:
-            band, bands = even_bands(height, -(-height // wanted), 2)
+            row_tile, row_tiles = even_row_tiles(height, -(-height // wanted), 2)
         else:
             part, parts = column_parts(channels, 1, wanted, _BLOCK)
-    rows = checked_elements((band - 1) * strides[0] + windows.reach[0])
+    rows = checked_elements((row_tile - 1) * strides[0] + geometry.extent[0])
     return {
         **run.fields,
-        **window_fields(windows),
+        **kernel_fields(geometry),
         "strides": strides,
-        "row_tile": band,
-        "row_tiles": bands,
+        "row_tile": row_tile,
+        "row_tiles": row_tiles,
         "part": part,
         "parts": parts,
-        "thread_scratch": line(8 * rows),
+        "thread_scratch": align_to_line(8 * rows),
     }
 
 

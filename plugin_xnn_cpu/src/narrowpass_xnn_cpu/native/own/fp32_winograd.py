@@ -1,8 +1,6 @@
-"""Convolutions of float32 by 3 x 3 with fewer multiplications (Winograd, Cook-Toom)."""
+"""Winograd convolution F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3) of float32 (Lavin and Gray, 2015)."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 
@@ -12,37 +10,37 @@ from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields
 from narrowpass_xnn_cpu.native.own.fp32 import panels
-from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, Packing, Run
-from narrowpass_xnn_cpu.native.own.tiling import checked_elements, offsets
+from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, Packing, RunSizes
+from narrowpass_xnn_cpu.native.own.tiling import checked_elements, scratch_offsets
 from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.problems.winograd import fits_winograd
 
 LARGEST_WEIGHT = 2.0**48
-"""Above this, multiplied tiles of inputs that are no larger might overflow before they are
-transformed back."""
+"""Largest weight: with larger ones, accumulators of inputs of the same size might overflow before
+the inverse transform."""
 
 _BLOCK_BYTES = {8: 3 << 17, 16: 1 << 20}
-"""Of transformed tiles and their accumulators of a panel, by lanes: about L2."""
+"""Bytes of a block: transformed inputs and a panel of accumulators; by SIMD lanes, about L2."""
 _ROWS = 24
-"""Tiles that are multiplied with each weight that is read, at least, where there are as many."""
+"""Tiles of a block, at least, for which each transformed weight is read."""
 _LINE = 16
-"""Floats of a cache line, and of the longest register."""
+"""Floats of a cache line, and of the widest SIMD register."""
 
 
 def _kernel(tile: int) -> ConvolutionKernel:
-    """Return the kernel for tiles of `tile` x `tile` outputs."""
+    """Return the kernel F(`tile` x `tile`, 3 x 3)."""
 
     def pack(problem: Convolution) -> Packing:
-        windows, kernel = problem.windows, problem.kernel
-        if not fits_winograd(problem.shape, problem.movement):
+        geometry, kernel = problem.geometry, problem.kernel
+        if not fits_winograd(problem.shape, problem.attributes):
             raise BackendError(f"a kernel of {list(problem.shape)} has no tiles of {tile} x {tile}")
         if not isinstance(kernel, Weight):
             raise BackendError(f"a kernel must be float32, not {problem.dtypes}")
-        checked_weights(kernel, problem.bias, windows.outputs, "float32", "float32")
+        checked_weights(kernel, problem.bias, geometry.outputs, "float32", "float32")
         lib, lanes = extension().lib, target.current().fp32_packing
-        sizes = lanes, tile, windows.outputs, windows.channels
+        sizes = lanes, tile, geometry.outputs, geometry.channels
         return Packing(
             sizes,
             _checked(kernel),
@@ -65,15 +63,15 @@ def _kernel(tile: int) -> ConvolutionKernel:
     )
 
 
-def _plan(problem: Convolution, packing: Packing, run: Run, tile: int) -> Fields:
-    """Divide tiles into blocks whose transformed elements stay in L2."""
-    windows, lanes, threads = problem.windows, packing.form, run.threads
+def _plan(problem: Convolution, packing: Packing, run: RunSizes, tile: int) -> Fields:
+    """Divide tiles into blocks whose transformed elements stay in L2, and blocks among threads."""
+    geometry, lanes, threads = problem.geometry, packing.form, run.threads
     out = run.out
     tiles = -(-out[0] // tile), -(-out[1] // tile)
     count = run.image[0] * tiles[0] * tiles[1]
     elements = (tile + 2) ** 2
-    row = -(-windows.channels // _LINE) * _LINE
-    vectors, panel_count = -(-windows.outputs // lanes), panels(lanes, windows.outputs)
+    row = -(-geometry.channels // _LINE) * _LINE
+    vectors, panel_count = -(-geometry.outputs // lanes), panels(lanes, geometry.outputs)
     columns = -(-vectors // panel_count) * lanes  # of the widest panel
     room = _BLOCK_BYTES[lanes] // (4 * elements * (row + columns))
     blocks = -(-count // max(_ROWS, room))
@@ -85,42 +83,42 @@ def _plan(problem: Convolution, packing: Packing, run: Run, tile: int) -> Fields
     elif blocks < 4 * threads:
         blocks = min(count, -(-blocks // threads) * threads)
     block = -(-count // blocks)
-    # An odd number of lines from one element to the next: they do not fall onto each other in L1.
-    stride, sums = _odd_lines(block * row), _odd_lines(block * columns)
+    # An odd stride in cache lines: elements of a tile fall into different sets of L1.
+    stride, accumulators = _odd_lines(block * row), _odd_lines(block * columns)
     checked_elements(stride)
-    sums_offset = 4 * elements * stride
+    accumulators_offset = 4 * elements * stride
     return {
         **run.fields,
-        **offsets(sums_offset + 4 * elements * sums, zeros=4 * row, rows=4 * block),
+        **scratch_offsets(
+            accumulators_offset + 4 * elements * accumulators, zeros=4 * row, rows=4 * block
+        ),
         "lanes": lanes,
         "tile": tile,
-        "outputs": windows.outputs,
-        "pads": tuple(problem.movement.pads[:2]),
+        "outputs": geometry.outputs,
+        "pads": tuple(problem.attributes.pads[:2]),
         "tiles": tiles,
         "blocks": blocks,
         "parts": parts,
         "row_stride": row,
         "element_stride": stride,
-        "sums_stride": sums,
-        "sums_offset": sums_offset,
+        "acc_stride": accumulators,
+        "acc_offset": accumulators_offset,
     }
 
 
 def _odd_lines(floats: int) -> int:
-    """Round up to whole cache lines, an odd number of them."""
+    """Round up to an odd number of cache lines."""
     return (-(-floats // _LINE) | 1) * _LINE
 
 
 def _checked(kernel: Weight) -> Weight:
-    """Return weights that are checked when they are loaded; of the same name."""
+    """Return weights that raise `UnfitError` when they are loaded, if one of them is too large."""
 
-    def make() -> Array:
-        array = np.ascontiguousarray(kernel.make())
-        if not np.abs(array).max(initial=0) <= LARGEST_WEIGHT:  # NaN is not either
+    def check(array: Array) -> None:
+        if not np.abs(array).max(initial=0) <= LARGEST_WEIGHT:  # false for NaN too
             raise UnfitError(f"a weight is not finite, or above {LARGEST_WEIGHT}")
-        return array
 
-    return dataclasses.replace(kernel, make=make)
+    return kernel.checked(check)
 
 
 TILE_2, TILE_4 = _kernel(2), _kernel(4)

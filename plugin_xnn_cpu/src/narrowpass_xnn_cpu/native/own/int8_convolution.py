@@ -1,4 +1,4 @@
-"""Convolutions of int8, computed directly; and matmuls of int8 as convolutions of 1 x 1."""
+"""Implicit-GEMM convolution of int8, and requantized matmuls as 1 x 1 convolutions."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from narrowpass_xnn_cpu.native.own.packed import (
     ConvolutionKernel,
     MatmulKernel,
     Packing,
-    Run,
+    RunSizes,
 )
 from narrowpass_xnn_cpu.native.own.tiling import (
+    balance_tasks,
     checked_elements,
-    divide,
     image_fields,
-    offsets,
     run_fields,
     run_scratch,
+    scratch_offsets,
 )
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Dynamic
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, DynamicScales
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
 
 
 def _pack(problem: Convolution) -> Packing:
     kernel, _ = int8.checked_int8(problem)
-    windows, groups = problem.windows, problem.movement.groups
-    form, zeros = int8.layout(), zero_points(kernel, windows.outputs)
-    runs, run_length = windows.runs
-    sizes = groups, windows.outputs // groups, runs, run_length
+    geometry, groups = problem.geometry, problem.attributes.groups
+    form, zeros = int8.layout(), zero_points(kernel, geometry.outputs)
+    runs, run_length = geometry.runs
+    sizes = groups, geometry.outputs // groups, runs, run_length
     packed_size, pack = int8.packers(form)
     return int8.packing(
         problem,
@@ -40,56 +40,58 @@ def _pack(problem: Convolution) -> Packing:
         lambda block, k, b, s: pack(*sizes, k, b, s, block),
         form,
         zeros,
-        None if zeros is None else int8.in_panels(zeros, groups, form),
+        None if zeros is None else int8.in_panel_order(zeros, groups, form),
     )
 
 
-def _plan(problem: Convolution, packing: Packing, run: Run) -> Fields:
-    """Divide rows so that the copy of an image stays in L2, and panels among threads."""
-    windows, movement, layout = problem.windows, problem.movement, packing.form
+def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
+    """Block rows so that copied image rows stay in L2, and divide panels among threads."""
+    geometry, attributes, layout = problem.geometry, problem.attributes, packing.form
     (batch, height, width, channels), (out_height, out_width) = run.image, run.out
-    steps, picks, outputs = tuple(movement.strides), (1, 1), windows.outputs
-    # An image that is stored with the offset is read where it lies, in whole groups.
-    in_place = problem.offsets.input and not any(movement.pads)
-    in_place = in_place and windows.runs[1] % layout.group == 0
-    if windows.size == (1, 1):
-        if steps == (1, 1) and not any(movement.pads):
-            # All pixels are one row after the other.
+    steps, picks, outputs = tuple(attributes.strides), (1, 1), geometry.outputs
+    # An image that is stored with the offset of +128 is read without a copy, in whole K-groups.
+    in_place = problem.offsets.input and not any(attributes.pads)
+    in_place = in_place and geometry.runs[1] % layout.group == 0
+    if geometry.kernel_size == (1, 1):
+        if steps == (1, 1) and not any(attributes.pads):
+            # A GEMM: each pixel of the batch is a row.
             height = out_height = batch * height * width
             batch = width = out_width = 1
         elif not in_place:
-            steps, picks = (1, 1), steps  # only pixels that are needed are widened
-    reach = windows.reach
-    wide_width = width if in_place else (out_width - 1) * steps[1] + reach[1]
-    # The results of a band stay in the cache too, since panels write it by pieces.
+            steps, picks = (1, 1), steps  # pixels that strides skip are not copied
+    extent = geometry.extent
+    wide_width = width if in_place else (out_width - 1) * steps[1] + extent[1]
+    # The results of a row tile stay in L2 too, since each panel writes some of its columns.
     row_bytes = layout.element * wide_width * channels + out_width * outputs // steps[0]
-    most = (layout.band_bytes // row_bytes - reach[0]) // steps[0] + 1
-    # A panel of weights is read for a few tiles at least.
-    most = max(most, -(-4 * layout.rows // out_width))
-    whole = layout.rows if out_width == 1 else 1
-    panels = -(-(outputs // movement.groups) // layout.columns)
-    band, bands, part, parts = divide(out_height, most, whole, batch, panels, run.threads)
-    rows = (band - 1) * steps[0] + reach[0]
-    # The last run may be read to its last group's end.
+    most = (layout.row_tile_bytes // row_bytes - extent[0]) // steps[0] + 1
+    # A panel of weights is read for four micro-kernel tiles at least.
+    most = max(most, -(-4 * layout.mr // out_width))
+    multiple = layout.mr if out_width == 1 else 1
+    panels = -(-(outputs // attributes.groups) // layout.nr)
+    row_tile, row_tiles, part, parts = balance_tasks(
+        out_height, most, multiple, batch, panels, run.threads
+    )
+    rows = (row_tile - 1) * steps[0] + extent[0]
+    # The last contiguous run may be read to the end of its last K-group.
     elements = checked_elements(rows * wide_width * channels + layout.group - 1)
-    count = band * out_width
-    scratch = run_scratch(windows, 0 if in_place else layout.element * elements, count)
-    dynamic = isinstance(problem.result, Dynamic)
+    count = row_tile * out_width
+    scratch = run_scratch(geometry, 0 if in_place else layout.element * elements, count)
+    dynamic = isinstance(problem.result, DynamicScales)
     if packing.zeros is not None or dynamic:
         size = 4 * count
-        scratch |= offsets(scratch["thread_scratch"], sums=size, scales=size, zeros=size)
+        scratch |= scratch_offsets(scratch["thread_scratch"], acc=size, scales=size, zeros=size)
     fields = {
         **image_fields((batch, height, width, channels), (out_height, out_width)),
-        **run_fields(windows),
+        **run_fields(geometry),
         **scratch,
         "steps": steps,
         "picks": picks,
         "wide_width": wide_width,
-        "row_tile": band,
-        "row_tiles": bands,
+        "row_tile": row_tile,
+        "row_tiles": row_tiles,
         "parts": parts,
-        "part_columns": part * layout.columns,
-        "vnni": layout is int8.QUADS,
+        "part_columns": part * layout.nr,
+        "vnni": layout is int8.VNNI,
         "in_u8": problem.offsets.input,
         "out_u8": problem.offsets.output,
         "other_u8": problem.offsets.added,
@@ -103,9 +105,9 @@ def _plan(problem: Convolution, packing: Packing, run: Run) -> Fields:
 
 
 def _result(problem: Convolution) -> Fields:
-    """Return the fields of what accumulators become, beside those of int8."""
+    """Return the fields of the output's type: int8, with or without residual, float32 or int32."""
     lib, added = extension().lib, problem.added
-    if isinstance(problem.result, Dynamic):
+    if isinstance(problem.result, DynamicScales):
         raw = problem.result.raw
         to = lib.NP_INT8_OUT_INT32 if raw else lib.NP_INT8_OUT_FLOAT
         return {"to": int(to), "float_low": -math.inf, "float_high": math.inf}

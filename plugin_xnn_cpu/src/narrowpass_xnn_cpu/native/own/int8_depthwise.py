@@ -1,4 +1,4 @@
-"""Depthwise convolutions of int8 by our own kernels."""
+"""Depthwise convolution of int8: pairs of int16 for AVX2, four taps of bytes for VNNI."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from narrowpass_xnn_cpu.native.own.packed import (
     ConvolutionKernel,
     PackedConvolution,
     Packing,
-    Run,
+    RunSizes,
 )
 from narrowpass_xnn_cpu.native.own.tiling import (
-    COLUMNS,
+    NR,
+    align_to_line,
     checked_elements,
-    even_bands,
-    line,
-    window_fields,
+    even_row_tiles,
+    kernel_fields,
 )
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
 from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 _BLOCK_BYTES = 1 << 15
-"""What a thread widens of 16 channels at a time; it stays in L1 for the most part."""
-_QUAD_PIXEL = 256
-"""Bytes of 64 channels of four pixels: NP_INT8_VNNI_PIXEL."""
+"""Bytes of image rows that a thread converts to int16 at a time, of 16 channels: mostly L1."""
+_VNNI_PIXEL = 256
+"""Bytes of 64 channels of 4-way interleaved pixels: NP_INT8_VNNI_PIXEL."""
 
 
 def _pack_pairs(problem: Convolution) -> Packing:
-    """Pack weights of int16, less their zero points."""
+    """Pack weights as int16, from which zero points are subtracted."""
     kernel, _ = int8.checked_int8(problem)
     height, width, channels = checked_depthwise(problem)
     zeros = zero_points(kernel, channels)
@@ -40,41 +40,41 @@ def _pack_pairs(problem: Convolution) -> Packing:
     sizes = channels, height, width
 
     def write(block: Any, k: Any, b: Any, s: Any) -> None:
-        taken = ffi.NULL if zeros is None else pointer(ffi, zeros)
-        lib.np_int8_pack_depthwise(*sizes, k, b, s, taken, block)
+        z = ffi.NULL if zeros is None else pointer(ffi, zeros)
+        lib.np_int8_pack_depthwise(2, *sizes, k, b, s, z, block)
 
     return int8.packing(
         problem,
         sizes if zeros is None else (*sizes, zeros.tobytes().hex()),
         height * width,
-        lib.np_int8_depthwise_packed_size(*sizes),
+        lib.np_int8_depthwise_packed_size(2, *sizes),
         write,
         int8.PAIRS,
         zeros,
     )
 
 
-def _pack_quads(problem: Convolution) -> Packing:
+def _pack_vnni(problem: Convolution) -> Packing:
     int8.checked_int8(problem)
     height, width, channels = checked_depthwise(problem)
-    lib, sizes = extension().lib, (channels, height, width)
+    ffi, lib, sizes = extension().ffi, extension().lib, (channels, height, width)
     return int8.packing(
         problem,
         sizes,
         height * width,
-        lib.np_int8_vnni_depthwise_packed_size(*sizes),
-        lambda block, k, b, s: lib.np_int8_vnni_pack_depthwise(*sizes, k, b, s, block),
-        int8.QUADS,
+        lib.np_int8_depthwise_packed_size(4, *sizes),
+        lambda block, k, b, s: lib.np_int8_pack_depthwise(4, *sizes, k, b, s, ffi.NULL, block),
+        int8.VNNI,
     )
 
 
-def _common(problem: Convolution, run: Run) -> tuple[Fields, int]:
-    """Return the fields of both kernels, and the width of the copy of an image."""
-    windows, strides = problem.windows, tuple(problem.movement.strides)
-    wide_width = (run.out[1] - 1) * strides[1] + windows.reach[1]
+def _common(problem: Convolution, run: RunSizes) -> tuple[Fields, int]:
+    """Return the fields that both kernels have, and the pixels of a row of the padded copy."""
+    geometry, strides = problem.geometry, tuple(problem.attributes.strides)
+    wide_width = (run.out[1] - 1) * strides[1] + geometry.extent[1]
     fields = {
         **run.fields,
-        **window_fields(windows),
+        **kernel_fields(geometry),
         "strides": strides,
         "wide_width": wide_width,
         **int8.requantization(problem),
@@ -82,50 +82,51 @@ def _common(problem: Convolution, run: Run) -> tuple[Fields, int]:
     return fields, wide_width
 
 
-def _plan_pairs(problem: Convolution, packing: Packing, run: Run) -> Fields:
-    """Divide rows so that 16 channels of them stay in L1."""
+def _plan_pairs(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
+    """Block rows so that 16 channels of a row tile stay in L1."""
     common, wide_width = _common(problem, run)
-    windows, strides, dilations = (
-        problem.windows,
-        problem.movement.strides,
-        problem.movement.dilations,
+    geometry, strides, dilations = (
+        problem.geometry,
+        problem.attributes.strides,
+        problem.attributes.dilations,
     )
-    pair_bytes = 4 * wide_width * COLUMNS
-    most = (2 * (_BLOCK_BYTES // pair_bytes) - windows.reach[0]) // strides[0] + 1
-    band, bands = even_bands(run.out[0], most)
-    rows = (band - 1) * strides[0] + windows.reach[0]
+    pair_bytes = 4 * wide_width * NR
+    most = (2 * (_BLOCK_BYTES // pair_bytes) - geometry.extent[0]) // strides[0] + 1
+    row_tile, row_tiles = even_row_tiles(run.out[0], most)
+    rows = (row_tile - 1) * strides[0] + geometry.extent[0]
     pairs = -(-rows // (2 * dilations[0]))
-    weights = line(2 * checked_elements(dilations[0] * pairs * wide_width * 2 * COLUMNS))
-    height, width = windows.size
+    weights = align_to_line(2 * checked_elements(dilations[0] * pairs * wide_width * 2 * NR))
+    height, width = geometry.kernel_size
     taps = (height + 2) // 2 * width
     return {
         **common,
-        "row_tile": band,
-        "row_tiles": bands,
+        "row_tile": row_tile,
+        "row_tiles": row_tiles,
         "pairs": pairs,
         "weights_offset": weights,
-        "thread_scratch": weights + line(4 * (taps + width) * COLUMNS),
+        "thread_scratch": weights + align_to_line(4 * (taps + width) * NR),
     }
 
 
-def _plan_quads(problem: Convolution, packing: Packing, run: Run) -> Fields:
-    """Divide rows so that all channels of them stay in L2 while their blocks are computed."""
+def _plan_vnni(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
+    """Block rows so that all channels of a row tile stay in L2."""
     common, wide_width = _common(problem, run)
-    windows = problem.windows
+    geometry = problem.geometry
     batch, _, width, channels = run.image
-    most = int8.BAND_BYTES // (width * channels * problem.movement.strides[0])
+    most = int8.ROW_TILE_BYTES // (width * channels * problem.attributes.strides[0])
     if run.threads > 1:
-        blocks = -(-windows.channels // 64)
+        blocks = -(-geometry.channels // 64)
         most = min(most, -(-batch * run.out[0] * blocks // (4 * run.threads)))
-    band, bands = even_bands(run.out[0], most)
-    quads = -(-windows.size[0] // 4)
+    row_tile, row_tiles = even_row_tiles(run.out[0], most)
+    groups = -(-geometry.kernel_size[0] // 4)  # K-groups of 4 taps in a column of the kernel
     return {
         **common,
+        "vnni": True,
         "in_u8": problem.offsets.input,
         "out_u8": problem.offsets.output,
-        "row_tile": band,
-        "row_tiles": bands,
-        "thread_scratch": checked_elements(quads * wide_width * _QUAD_PIXEL),
+        "row_tile": row_tile,
+        "row_tiles": row_tiles,
+        "thread_scratch": checked_elements(groups * wide_width * _VNNI_PIXEL),
     }
 
 
@@ -138,25 +139,25 @@ PAIRS = ConvolutionKernel(
     _pack_pairs,
     _plan_pairs,
 )
-QUADS = ConvolutionKernel(
+VNNI = ConvolutionKernel(
     "depthwise convolution int8",
-    "NP_INT8_DEPTHWISE_VNNI",
-    "int8 quad depthwise",
+    "NP_INT8_DEPTHWISE",
+    "int8 vnni depthwise",
     "NP_INT8_LAYOUT",
-    "np_int8_depthwise_vnni_params",
-    _pack_quads,
-    _plan_quads,
+    "np_int8_depthwise_params",
+    _pack_vnni,
+    _plan_vnni,
     offsets=True,
 )
 
 
-def fitting(problem: Convolution) -> ConvolutionKernel:
-    """Return the kernel of a problem: pairs of int16 have headroom for weights less zero points."""
+def select_kernel(problem: Convolution) -> ConvolutionKernel:
+    """Return the kernel of a problem; weights with zero points need the headroom of int16 pairs."""
     kernel, _ = int8.checked_int8(problem)
-    quads = int8.layout() is int8.QUADS and zero_points(kernel, problem.shape[-1]) is None
-    return QUADS if quads else PAIRS
+    symmetric = zero_points(kernel, problem.shape[-1]) is None
+    return VNNI if int8.layout() is int8.VNNI and symmetric else PAIRS
 
 
 def create(problem: Convolution, session: Session | None = None) -> PackedConvolution:
-    """Return the operator of the fitting kernel."""
-    return fitting(problem).create(problem, session)
+    """Return the operator by the kernel for this processor."""
+    return select_kernel(problem).create(problem, session)

@@ -1,8 +1,9 @@
-"""Operators of our kernels: a problem, its packed weights, and the parameters of C.
+"""Operators of our kernels: a problem, its packed weights, and the parameters for C.
 
-A kernel is a record: how it packs the constants of a problem, and how it plans a run of given
-sizes. One operator class for convolutions and one for matmuls are parameterised by it. Operators
-are never changed: `Convolution.variant` shares the packed weights.
+A kernel is a record of functions: one packs the constants of a problem, one plans blocking and
+threads for given sizes. There is one operator class for convolutions and one for matmuls. What an
+operator computes never changes: `PackedConvolution.variant` returns another one with the same
+packed weights.
 """
 
 from __future__ import annotations
@@ -17,32 +18,33 @@ from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.operator import Fields, Operator
-from narrowpass_xnn_cpu.native.own.by_rows import ByRows
 from narrowpass_xnn_cpu.native.own.panels import Layout, Panels
+from narrowpass_xnn_cpu.native.own.row_dispatch import RowDispatch
 from narrowpass_xnn_cpu.native.own.tiling import image_fields
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import Shape, checked_shape
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import Requantized
-from narrowpass_xnn_cpu.native.tape import aligned
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.tape import aligned
 from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How the constants of a problem are packed, and what a plan needs of that.
+    """How the constants of a problem are packed.
 
     Attributes:
-        parameters: all that the packed bytes follow from beside the constants.
-        kernel: multiplied with the inputs.
+        parameters: everything beside the constants that determines the packed bytes.
+        kernel: the weights.
         bias: added to accumulators, or None.
-        scales: of accumulators, or None.
-        size: bytes of the packed form.
-        write: fills it: called with its address, and those of kernel, bias and scales.
-        form: what plans depend on: lanes of float32, or the layout of int8.
-        zeros: zero points of weights in the order of the panels, None for 0.
+        scales: factors of accumulators, or None.
+        size: bytes of the packed weights.
+        write: packs; called with the destination, kernel, bias and scales as addresses, NULL for
+            None.
+        form: what plans depend on: SIMD lanes of float32, or the layout of int8.
+        zeros: zero points of weights in the order of columns within panels; None for 0.
     """
 
     parameters: object
@@ -56,14 +58,14 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Sizes that a plan is for.
+class RunSizes:
+    """The sizes of a run, which blocking and threads are planned for.
 
     Attributes:
-        image: [N, H, W, C]; rows of a matmul are its height.
+        image: [N, H, W, C] of the input; a matmul has its rows as H.
         out: the output's height and width.
-        threads: that compute.
-        rows: of the output that one thread computes at a time; 0 for the plan's choice.
+        threads: threads that compute.
+        rows: output rows of a row tile; 0 where the plan chooses.
     """
 
     image: Shape
@@ -72,26 +74,26 @@ class Run:
     rows: int = 0
 
     @property
-    def fields(self) -> dict[str, int]:
-        """The fields of all kernels of images."""
+    def fields(self) -> Fields:
+        """The fields that all kernels over images have."""
         return image_fields(self.image, self.out)
 
 
 @dataclass(frozen=True)
 class ConvolutionKernel:
-    """A kernel of ours that computes convolutions, or matmuls as such.
+    """A kernel of ours that computes convolutions.
 
     Attributes:
-        name: of the kernel, for people.
-        call: of the tape.
-        kind: names what is packed in weights caches.
-        layout: name of the constant that versions the packed form.
-        struct: of the parameters.
-        pack: packs the constants of a problem.
+        name: of the kernel, as plans print it.
+        call: its name in ``kernels.def``.
+        kind: part of the names of packed weights in weights caches.
+        layout: name of the C constant that is the version of the packed layout.
+        struct: C struct of the parameters.
+        pack: checks the constants of a problem; returns how they are packed.
         plan: returns the fields of the parameters, with ``thread_scratch``.
-        fuses_epilogue: whether it ends with an epilogue of float32.
-        offsets: whether it reads and writes int8 with an offset of +128, where it has VNNI.
-        adds: whether it adds a second input to int8, where it has VNNI.
+        fuses_epilogue: whether it has a fused epilogue of float32.
+        offsets: whether its VNNI code reads and writes int8 stored with an offset of +128.
+        adds: whether its VNNI code adds a second int8 input to the result.
     """
 
     name: str
@@ -100,7 +102,7 @@ class ConvolutionKernel:
     layout: str
     struct: str
     pack: Callable[[Convolution], Packing]
-    plan: Callable[[Convolution, Packing, Run], Fields]
+    plan: Callable[[Convolution, Packing, RunSizes], Fields]
     fuses_epilogue: bool = False
     offsets: bool = False
     adds: bool = False
@@ -109,8 +111,8 @@ class ConvolutionKernel:
         """Pack the weights, in a session of the weights cache if there is one.
 
         Raises:
-            UnfitError: constants that cannot be computed with exactly.
-            BackendError: what is not valid otherwise.
+            UnfitError: constants for which the kernel would not be exact.
+            BackendError: other invalid shapes or types.
         """
         return PackedConvolution(self, problem, session)
 
@@ -120,8 +122,8 @@ class MatmulKernel:
     """A kernel of ours that multiplies rows with a constant matrix; see `ConvolutionKernel`.
 
     Attributes:
-        panels: returns how the packed matrix lies, where the kernel for few rows reads that.
-        unit: bytes that ``thread_scratch`` counts.
+        panels: returns the layout of the packed matrix if the GEMV kernel reads it, else None.
+        unit: bytes of the unit of ``thread_scratch``.
     """
 
     name: str
@@ -130,7 +132,7 @@ class MatmulKernel:
     layout: str
     struct: str
     pack: Callable[[Matmul], Packing]
-    plan: Callable[[Matmul, Packing, Run], Fields]
+    plan: Callable[[Matmul, Packing, RunSizes], Fields]
     fuses_epilogue: bool = False
     panels: Callable[[Matmul, Packing], Layout | None] | None = None
     unit: int = 1
@@ -139,17 +141,17 @@ class MatmulKernel:
         """Pack the matrix, in a session of the weights cache if there is one.
 
         Raises:
-            UnfitError: constants that cannot be computed with exactly.
-            BackendError: what is not valid otherwise.
+            UnfitError: constants for which the kernel would not be exact.
+            BackendError: other invalid shapes or types.
         """
         return PackedMatmul(self, problem, session)
 
 
 class Packed(Operator):
-    """Packed weights in a session of the weights cache, or in memory of their own."""
+    """An operator with packed weights, in a session of the weights cache or in its own memory."""
 
     def _pack(self, session: Session | None, kind: str, layout: str, packing: Packing) -> None:
-        self._session = session  # what it packed must live as long as the operator
+        self._session = session  # keeps its packed weights as long as the operator
         self._packing = packing
         ffi = self._ffi
         constants = packing.kernel, packing.bias, packing.scales
@@ -170,26 +172,26 @@ class Packed(Operator):
 
     @property
     def owner(self) -> object:
-        """What keeps the packed weights in memory."""
+        """The object that keeps the packed weights in memory."""
         return self._session or self._memory
 
-    def _set(self, struct: str, fields: Fields, factor: int) -> None:
-        """Fill the parameters: those of a plan, and what all kernels have.
+    def _set_params(self, struct: str, planned: Fields, factor: int) -> None:
+        """Allocate the parameters from planned fields and those that all kernels have.
 
-        The workspace has `factor` times the bytes of ``thread_scratch``.
+        The workspace has `factor` times ``thread_scratch`` bytes.
         """
-        found = {**fields, "packed": self.packed, "target": kernels.code()}
+        fields = {**planned, "packed": self.packed, "target": kernels.code()}
         if self._packing.zeros is not None:
-            found["weight_zeros"] = pointer(self._ffi, self._packing.zeros)
-        self.workspace = factor * fields["thread_scratch"]
-        self.params = self._ffi.new(f"struct {struct} *", found)
+            fields["weight_zeros"] = pointer(self._ffi, self._packing.zeros)
+        self.workspace = factor * planned["thread_scratch"]
+        self.params = self._ffi.new(f"struct {struct} *", fields)
 
 
 class PackedConvolution(Packed):
     """A convolution over [N, H, W, C] by a kernel of ours.
 
     Attributes:
-        kernel: which one.
+        kernel: the kernel.
         problem: what it computes.
         channels: of the input.
         outputs: channels of the output.
@@ -202,19 +204,20 @@ class PackedConvolution(Packed):
         self.kernel, self.problem = kernel, problem
         self.call, self.name, self.fuses_epilogue = kernel.call, kernel.name, kernel.fuses_epilogue
         packing = kernel.pack(problem)
-        windows = problem.windows
-        self.channels, self.outputs = windows.channels, windows.outputs
+        geometry = problem.geometry
+        self.channels, self.outputs = geometry.channels, geometry.outputs
         self._pack(session, kernel.kind, kernel.layout, packing)
 
     def variant(self, **changes: Any) -> PackedConvolution:
-        """Return an operator with the same packed weights for a problem with these changes.
+        """Return an operator for a changed problem that shares the packed weights.
 
-        They are changes of what is not packed: ``added`` and ``offsets``.
+        Args:
+            changes: fields of the problem that packing does not depend on: `added`, `offsets`.
         """
-        made = object.__new__(PackedConvolution)
-        made.__dict__.update(self.__dict__, workspace=0, params=None)
-        made.problem = dataclasses.replace(self.problem, **changes)
-        return made
+        variant = object.__new__(PackedConvolution)
+        variant.__dict__.update(self.__dict__, workspace=0, params=None)
+        variant.problem = dataclasses.replace(self.problem, **changes)
+        return variant
 
     @property
     def _is_vnni(self) -> bool:
@@ -222,17 +225,17 @@ class PackedConvolution(Packed):
 
     @property
     def can_offset(self) -> bool:
-        """Whether the problem may have `Offsets`."""
+        """Whether its tensors may be stored with an offset of +128 (`Offsets`)."""
         return self.kernel.offsets and self._is_vnni
 
     @property
     def can_add(self) -> bool:
-        """Whether a second input can be added to the result, which has none yet."""
+        """Whether a second int8 input can be added to the result; false if there is one already."""
         return self.kernel.adds and self._is_vnni and self.problem.added is None
 
     def output_size(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the output's height and width for an input of `shape` [N, H, W, C]."""
-        return self.problem.windows.over(shape)[1]
+        return self.problem.geometry.infer_sizes(shape)[1]
 
     def reshape(
         self,
@@ -247,26 +250,26 @@ class PackedConvolution(Packed):
         Args:
             shape: of the input.
             pool: the threads.
-            rows: of the output that are computed at a time, by one thread; 0 for all.
-            epilogue: in place of the problem's.
+            rows: output rows of a row tile; 0 where the plan chooses.
+            epilogue: the fused epilogue; None for the problem's.
         """
-        image, out = self.problem.windows.over(shape)
-        run = Run(image, out, pool.threads, rows)
+        image, out = self.problem.geometry.infer_sizes(shape)
+        run = RunSizes(image, out, pool.threads, rows)
         fields = dict(self.kernel.plan(self.problem, self._packing, run))
         if self.fuses_epilogue:
             fields["epilogue"] = (epilogue or self.problem.epilogue).params()
-        self._set(self.kernel.struct, fields, pool.threads)
+        self._set_params(self.kernel.struct, fields, pool.threads)
         return out
 
 
-class PackedMatmul(ByRows, Packed):
+class PackedMatmul(RowDispatch, Packed):
     """Rows times a constant matrix by a kernel of ours.
 
     Attributes:
-        kernel: which one.
+        kernel: the kernel.
         problem: what it computes.
-        channels: of a row.
-        outputs: of a row of the result.
+        channels: K, the columns of the input.
+        outputs: N, the columns of the result.
     """
 
     def __init__(self, kernel: MatmulKernel, problem: Matmul, session: Session | None) -> None:
@@ -277,7 +280,7 @@ class PackedMatmul(ByRows, Packed):
         self._pack(session, kernel.kind, kernel.layout, kernel.pack(problem))
 
     def panels(self) -> Panels | None:
-        """See `ByRows.panels`."""
+        """See `RowDispatch.panels`."""
         if self.kernel.panels is None:
             return None
         layout = self.kernel.panels(self.problem, self._packing)
@@ -286,27 +289,27 @@ class PackedMatmul(ByRows, Packed):
         block = Block(self.packed, layout.size(self.channels, self.outputs))
         return Panels(block, self.owner, layout, self.channels, self.outputs)
 
-    def _end(self) -> Epilogue:
+    def _default_epilogue(self) -> Epilogue:
         return self.problem.epilogue
 
     def reshape(self, rows: int, pool: ThreadPool, *, epilogue: Epilogue | None = None) -> Any:
         """Reshape for `rows` rows; return the parameters. `epilogue` replaces the problem's."""
         checked_shape((rows, max(self.channels, self.outputs)))
-        run = Run((1, rows, 1, self.channels), (rows, 1), pool.threads)
+        run = RunSizes((1, rows, 1, self.channels), (rows, 1), pool.threads)
         self._plan(run, epilogue)
         return self.params
 
     def reshape_image(self, shape: Sequence[int], pool: ThreadPool, rows: int) -> tuple[int, int]:
-        """Reshape for the pixels of [N, H, W, C], `rows` image rows at a time; return H and W."""
+        """Reshape for the pixels of [N, H, W, C] in row tiles of `rows`; return H and W."""
         image = checked_shape(shape, 4)
         if image[3] != self.channels:
-            raise BackendError(f"a product of {self.channels} channels got {image[3]}")
+            raise BackendError(f"a matmul of {self.channels} channels got {image[3]}")
         out = image[1], image[2]
-        self._plan(Run(image, out, pool.threads, rows), None)
+        self._plan(RunSizes(image, out, pool.threads, rows), None)
         return out
 
-    def _plan(self, run: Run, epilogue: Epilogue | None) -> None:
+    def _plan(self, run: RunSizes, epilogue: Epilogue | None) -> None:
         fields = dict(self.kernel.plan(self.problem, self._packing, run))
         if self.fuses_epilogue:
             fields["epilogue"] = (epilogue or self.problem.epilogue).params()
-        self._set(self.kernel.struct, fields, run.threads * self.kernel.unit)
+        self._set_params(self.kernel.struct, fields, run.threads * self.kernel.unit)

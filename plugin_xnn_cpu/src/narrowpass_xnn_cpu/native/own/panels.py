@@ -1,7 +1,8 @@
-"""Matrices packed in panels, by XNNPACK or by us, which kernels of ours read where they lie.
+"""Matrices that XNNPACK or we have packed in panels, for our kernels that read either layout.
 
-The matrix is in memory once, whatever multiplies with it. How XNNPACK packs is probed with small
-matrices, once in a process; where it is not as the kernels have it, XNNPACK multiplies.
+A matrix is packed once, whichever kernel multiplies it. XNNPACK's packed layout is no part of its
+interface: it is probed with small matrices, once in a process. Where it is not the expected one,
+our kernels are not used.
 """
 
 from __future__ import annotations
@@ -21,31 +22,29 @@ from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
 from narrowpass_xnn_cpu.native.weights_cache import Session, WeightsCache
 
 _ROUNDED = 128
-"""Bytes to which sizes of blocks are rounded."""
+"""Bytes to which XNNPACK rounds the sizes of packed weights."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How packed matrices lie that the kernels read.
+    """The layout of a matrix that our kernels read: panels of columns, or unpacked.
 
     Attributes:
-        name: ``NP_PANELS_...`` or ``NP_TABLE_F32``.
-        width: columns of a panel.
+        name: the C constant of the layout, ``NP_PANELS_...`` or ``NP_TABLE_F32``.
+        width: NR, columns of a panel.
         element: bytes of a weight.
-        ends: bytes of each column before and behind its weights.
-        inputs: whose weights lie side by side: the K-group.
+        ends: bytes of bias and scale of a column, before and after its weights.
+        group: the K-group: consecutive weights of a column that are interleaved.
     """
 
     name: str
     width: int
     element: int
     ends: int
-    inputs: int = 1
 
     def panel_bytes(self, channels: int) -> int:
         """Return the bytes of a panel."""
-        filled = -(-channels // self.inputs) * self.inputs
-        return self.width * (self.element * filled + self.ends)
+        return self.width * (self.element * channels + self.ends)
 
     def size(self, channels: int, outputs: int) -> int:
         """Return the bytes of a matrix."""
@@ -58,35 +57,34 @@ class Layout:
 
 
 _KINDS = {
-    "float32": ("NP_PANELS_F32", 4, 4, 1),
-    "float16": ("NP_PANELS_F16", 2, 2, 1),
-    "int8": ("NP_PANELS_INT8", 1, 8, 1),
-    "int8 rows": ("NP_PANELS_INT8_BY_4", 1, 12, 4),
+    "float32": ("NP_PANELS_F32", 4, 4),
+    "float16": ("NP_PANELS_F16", 2, 2),
+    "int8": ("NP_PANELS_INT8", 1, 8),
 }
-"""By what is multiplied: the layout, bytes of a weight, bytes of the ends, inputs side by side."""
+"""By types of matrix and rows: `Layout` without the width."""
 _PROBED = 7
-"""Inputs of a matrix that is packed to see how it lies."""
+"""K of the matrix that is packed as a probe."""
 
 
-def layout_of(
+def probe_layout(
     kind: str, outputs: int, pack: Callable[[Array, Array, Array, Session], Block | None]
 ) -> Layout | None:
-    """Return how matrices lie, if the kernel for this processor reads that.
+    """Return XNNPACK's layout, if it is the one that our kernel for this processor reads.
 
-    XNNPACK chooses the width of panels by the number of outputs.
+    XNNPACK chooses NR by the number of outputs, so that each number is probed.
 
     Args:
-        kind: a key of the table above.
-        outputs: how many there are.
-        pack: packs a matrix [O, C] of int8, with a bias and scales, in a session.
+        kind: a key of `_KINDS`.
+        outputs: the number of outputs.
+        pack: packs an int8 matrix [O, C], with a bias and scales, in a session.
     """
     lib = extension().lib
-    name, element, ends, inputs = _KINDS[kind]
+    name, element, ends = _KINDS[kind]
     width = int(lib.np_gemv_panel_width(getattr(lib, name)))
     if not width:
         return None
-    layout = Layout(name, width, element, ends, inputs)
-    # A column is like no other, nor is an input.
+    layout = Layout(name, width, element, ends)
+    # All columns differ, and so do all rows, so that any other order is found.
     matrix = np.arange(outputs)[:, None] // 5 ** np.arange(_PROBED) % 5 + 5 * np.arange(_PROBED)
     scales = np.exp2(np.arange(outputs) % 3, dtype=np.float32)
     bias = (np.arange(outputs) % 1024 * 4).astype(np.float32)
@@ -100,23 +98,18 @@ def layout_of(
             "NP_PANELS_F32": [bias, matrix],
             "NP_PANELS_F16": [bias, matrix],
             "NP_PANELS_INT8": [bias / scales, matrix, scales],
-            "NP_PANELS_INT8_BY_4": [-matrix.sum(1), matrix, scales, bias],
         }[name]
-        found = _unpacked(raw, layout, outputs)
-        same = all(map(np.array_equal, found, wanted))
+        same = all(map(np.array_equal, _unpacked(raw, layout, outputs), wanted))
         del raw
     return layout if same else None
 
 
 def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
-    """Return what lies in a probed matrix of these outputs, in order."""
+    """Return the bias, weights and scales of a probe, in the order in which they are stored."""
     width = layout.width
     panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
-    filled = -(-_PROBED // layout.inputs) * layout.inputs
     kind, start = np.dtype(f"f{layout.element}" if layout.element > 1 else "i1"), 0
     ends = [np.dtype(name) for name in ("f4",) * (layout.ends // 4) or ("f2",)]
-    if layout.inputs > 1:
-        ends[0] = np.dtype("i4")
 
     def field(dtype: np.dtype[Any], *shape: int) -> Array:
         nonlocal start
@@ -125,7 +118,7 @@ def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
         start += size
         return piece.reshape(len(panels), -1, width, shape[-1])
 
-    found = [field(ends[0], 1), field(kind, filled, layout.inputs)]
+    found = [field(ends[0], 1), field(kind, _PROBED, 1)]
     found += [field(dtype, 1) for dtype in ends[1:]]
     columns = [x.transpose(0, 2, 1, 3).reshape(len(panels) * width, -1)[:outputs] for x in found]
     return [x[:, :_PROBED] if i == 1 else x[:, 0] for i, x in enumerate(columns)]
@@ -136,9 +129,9 @@ class Panels:
     """A packed matrix [O, C].
 
     Attributes:
-        block: where it lies.
-        owner: what keeps it there.
-        layout: how it lies.
+        block: its memory.
+        owner: the object that keeps the memory.
+        layout: its layout.
         channels: C.
         outputs: O.
     """
@@ -150,7 +143,7 @@ class Panels:
     outputs: int
 
     @classmethod
-    def found(
+    def from_xnnpack(
         cls,
         block: Block | None,
         owner: object,
@@ -158,14 +151,14 @@ class Panels:
         channels: int,
         outputs: int,
     ) -> Panels | None:
-        """Return a block that XNNPACK packed as a matrix; None where it does not lie so."""
+        """Return the matrix in a block of XNNPACK; None if its size is not that of the layout."""
         if block is None or layout is None or not layout.holds(block, channels, outputs):
             return None
         return cls(block, owner, layout, channels, outputs)
 
 
 class PanelMatmul(Operator):
-    """Rows of float32 times a matrix that another operator has packed."""
+    """An operator on float32 rows and a matrix that another operator has packed."""
 
     def __init__(self, panels: Panels) -> None:
         super().__init__()
@@ -173,7 +166,7 @@ class PanelMatmul(Operator):
         self.channels, self.outputs = panels.channels, panels.outputs
 
     def _common(self, rows: int) -> Fields:
-        """Return the fields that kernels have in common, for so many rows."""
+        """Return the fields that these kernels have in common, for so many rows."""
         checked_shape((rows, max(self.channels, self.outputs)))
         layout = self._panels.layout
         return {

@@ -1,7 +1,7 @@
-"""The recurrence of LSTM, GRU and RNN, by our own kernel.
+"""The recurrence of LSTM, GRU and RNN.
 
-The inputs' part of the gates comes from a GEMM over all steps. What is left is a matmul of
-the states with the recurrence weights in each step, whose epilogue computes the new states.
+One GEMM over all time steps computes X·Wᵀ for the gates. The kernel here adds H·Rᵀ in each step, a
+GEMV or skinny GEMM with the recurrence weights, whose epilogue computes gates and the new state.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own.packed import Packed, Packing
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
-from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, check_terms
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, check_accumulator_headroom
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
 KINDS = ("LSTM", "GRU", "GRU after", "RNN")
-"""In the order of ``NP_RECURRENT_*``. The second one resets the product in place of the state."""
+"""In the order of ``NP_RECURRENT_*``. ``GRU after`` has ``linear_before_reset``: the reset gate is
+applied to H·Rᵀ and not to H."""
 GATES = {"LSTM": 4, "GRU": 3, "GRU after": 3, "RNN": 1}
 
 FUNCTIONS = (
@@ -42,13 +43,13 @@ FUNCTIONS = (
 """In the order of ``NP_ACTIVATION_*``."""
 
 _LEAST_WORK = 1 << 16
-"""Multiplications of a step and thread from which threads divide a step: some 2 µs, as a barrier
-takes 1."""
+"""Multiply-accumulates of a step for each thread, at least, where threads divide it: about 2 µs, of
+which a barrier takes 1."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation, of those in `FUNCTIONS`."""
+    """An activation function of ONNX: one of `FUNCTIONS`, with alpha and beta."""
 
     name: str
     alpha: float = 0.0
@@ -57,14 +58,14 @@ class Activation:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a step does.
+    """The equations of a time step, with ONNX's names.
 
     Attributes:
         kind: one of `KINDS`.
-        functions: f, g, h of each direction, as many as there are.
-        backwards: whether the only direction begins with the last row.
-        clip: bounds what f and g take; infinity for none.
-        coupled: whether the forget gate of an LSTM is 1 less the input gate.
+        functions: activations f, g, h of each direction; GRU has two and RNN one.
+        backwards: whether the only direction is ``reverse``.
+        clip: threshold of the arguments of f and g; infinity for none.
+        coupled: ``input_forget``: whether the forget gate of an LSTM is 1 - the input gate.
     """
 
     kind: str
@@ -75,20 +76,20 @@ class Cell:
 
 
 class Recurrence(Packed):
-    """Steps over rows whose gates have the inputs' part already.
+    """The time steps of a recurrent layer, whose input is X·Wᵀ of the gates.
 
     Args:
-        cell: what a step does.
-        weights: float32 [directions, gates * hidden, hidden], or int8 where there are scales.
-        extra: float32 [directions, vectors, hidden]: the peepholes of an LSTM, of gates i, o, f, or
-            the bias of the product that a GRU resets; None for none.
+        cell: the equations of a step.
+        weights: R, float32 [directions, gates * hidden, hidden], or int8 where there are scales.
+        extra: float32 [directions, vectors, hidden]: the peepholes of an LSTM for gates i, o, f, or
+            the recurrence bias of the hidden gate of ``GRU after``; None for none.
         session: of the weights cache; None to pack for this operator alone.
-        scales: float32 [directions, gates * hidden], of int8 weights: states are quantized in each
-            step, too. None for float32.
+        scales: float32 [directions, gates * hidden], of int8 weights: states are then quantized
+            dynamically in each step. None for float32.
         zeros: int32 [directions, gates * hidden], the zero points of int8 weights; None for 0.
 
     Attributes:
-        quantized: whether states are multiplied as bytes.
+        quantized: whether states and weights are multiplied as int8.
 
     Raises:
         BackendError: sizes that do not fit together.
@@ -122,9 +123,9 @@ class Recurrence(Packed):
         self._lanes = int(lib.np_recurrent_lanes(kernels.code()))
         kind = KINDS.index(cell.kind)
         self.quantized = scales is not None
-        self._zeros = None if zeros is None else self._zeros_of(zeros)
+        self._zeros = None if zeros is None else self._padded_zeros(zeros)
         if scales is not None:
-            check_terms(hidden, "hidden units", zeros)
+            check_accumulator_headroom(hidden, "hidden units", zeros)
             self._pack_bytes(session, (directions, kind, hidden, extras), weights, extra, scales)
             return
         sizes = directions, kind, hidden, extras, self._lanes
@@ -158,7 +159,7 @@ class Recurrence(Packed):
 
         self._pack_as(session, Packing((*sizes, "int8"), weights, extra, scales, size, write))
 
-    def _zeros_of(self, zeros: Array) -> Array:
+    def _padded_zeros(self, zeros: Array) -> Array:
         """Return zero points as int32 [directions, gates, hidden units in whole vectors]."""
         shape = self.directions, self.gates, self.hidden
         if zeros.dtype != np.int32 or zeros.size != math.prod(shape):
@@ -179,11 +180,11 @@ class Recurrence(Packed):
         """Reshape for gates [steps, batch, directions, gates, hidden]; return the parameters.
 
         Args:
-            steps: rows of time.
+            steps: time steps.
             batch: sequences.
             pool: the threads.
-            inputs: the places of ``hidden``, ``cell`` and ``lengths`` among the inputs.
-            places: fields of the struct that say where results lie.
+            inputs: indices of ``hidden``, ``cell`` and ``lengths`` among the inputs.
+            places: fields of the struct with the offsets of results.
         """
         checked_shape((steps, batch, self.directions, self.gates, self.hidden))
         lib, cell = self._lib, self.cell
@@ -220,7 +221,7 @@ class Recurrence(Packed):
         return self.params
 
     def _parts(self, batch: int, threads: int) -> int:
-        """Return how many parts threads divide the units of a direction into; 0 for none."""
+        """Return the parts that threads divide the hidden units of a direction into; 0 for none."""
         work = batch * self.gates * self.hidden**2
         blocks = -(-self.hidden // self._lanes)
         each = -(-threads // self.directions)
@@ -228,8 +229,8 @@ class Recurrence(Packed):
         return int(wanted) if wanted > 1 else 0
 
 
-def identity_of_zeros(shape: tuple[int, ...]) -> Weight:
-    """Return zeros as a weight of float32."""
+def zeros_weight(shape: tuple[int, ...]) -> Weight:
+    """Return a float32 constant of zeros."""
     return Weight(
         shape, np.dtype(np.float32), f"zeros {shape}", lambda: np.zeros(shape, np.float32)
     )

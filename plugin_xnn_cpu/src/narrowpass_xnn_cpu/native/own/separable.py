@@ -1,4 +1,4 @@
-"""Depth-first fused blocks: depthwise convolutions of float32 with the matmuls around them."""
+"""Depth-first fusion of an inverted residual block: expand, depthwise, project; float32."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from typing import Any
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution, PackedMatmul
-from narrowpass_xnn_cpu.native.own.tiling import even_bands, line
-from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.own.tiling import align_to_line, even_row_tiles
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 
 _STRIP_BYTES = 3 << 17
-"""Of the inner images, what a thread works on at a time: it stays in L2."""
+"""Bytes of the intermediate strips of a thread, the ring buffer and the rows after it: they stay in
+L2."""
 _SPANS = 4
-"""For each thread, where there are several: one that is late leaves some of them to others."""
+"""Spans for each thread, where there are several: others take over those of a slow one."""
 _LEAST_SPAN = 28
-"""Rows of the expanded image: those that two spans need are computed twice."""
+"""Rows of the expanded image for a span, at least: rows that two spans read are computed twice."""
 
 
 class Separable(Operator):
-    """A convolution, a depthwise one, and a matmul of each pixel of that.
+    """Depthwise separable convolution, with or without an expanding convolution before it.
 
-    The images between them are never in memory as a whole.
+    The convolutions run depth-first over strips of rows, so that intermediate images stay in cache
+    and are never materialized. The first strip's rows are a ring buffer.
 
     Args:
-        expand: the first convolution, or a matmul of each pixel; None for none.
-        depthwise: the convolution.
-        project: the last matmul, the only one that may end with a residual.
+        expand: the first convolution, as such or as a matmul of pixels; None where there is none.
+        depthwise: the depthwise convolution.
+        project: the 1 x 1 convolution, the only one whose epilogue may have a residual.
 
     Raises:
-        BackendError: operators that do not follow each other, or have other residuals.
+        BackendError: channels that do not match, or a residual of another than `project`.
     """
 
     call = "NP_FP32_SEPARABLE"
@@ -66,28 +68,28 @@ class Separable(Operator):
             height, width = expand.reshape(given, pool)
         out_height, out_width = depthwise.reshape((batch, height, width, inner), pool)
         step = depthwise.params.strides[0]
-        reach = (depthwise.params.window[0] - 1) * depthwise.params.dilations[0] + 1
+        extent = depthwise.problem.geometry.extent[0]
         span, spans = out_height, 1
         if pool.threads > 1:
             wanted = -(-_SPANS * pool.threads // batch)
             if expand is not None:
                 wanted = min(wanted, max(height // _LEAST_SPAN, -(-pool.threads // batch)))
-            span, spans = even_bands(out_height, -(-out_height // wanted))
-        # A strip of n rows takes (n - 1) · step + reach rows of the ring, and n of the middle.
+            span, spans = even_row_tiles(out_height, -(-out_height // wanted))
+        # A strip of n rows reads (n - 1) · step + extent rows of the ring, and writes n.
         ring_bytes, middle_bytes = 4 * inner * width, 4 * inner * out_width
         if expand is None:
             ring_bytes = 0
-        room = _STRIP_BYTES - ring_bytes * (reach - step)
-        strip, _ = even_bands(span, max(1, room // (ring_bytes * step + middle_bytes)), 2)
-        ring = (strip - 1) * step + reach
+        room = _STRIP_BYTES - ring_bytes * (extent - step)
+        strip, _ = even_row_tiles(span, max(1, room // (ring_bytes * step + middle_bytes)), 2)
+        ring = (strip - 1) * step + extent
         project.reshape_image((batch, out_height, out_width, inner), pool, strip)
         if isinstance(expand, PackedConvolution):
             expand.reshape(given, pool, ring)
         elif expand is not None:
             expand.reshape_image(given, pool, ring)
-        middle = line(ring_bytes * ring)
-        rows = middle + line(middle_bytes * strip)
-        others = rows + line(8 * ring)
+        middle = align_to_line(ring_bytes * ring)
+        rows = middle + align_to_line(middle_bytes * strip)
+        others = rows + align_to_line(8 * ring)
         scratch = others + max(item.params.thread_scratch for item in (project, expand or project))
         self.workspace = pool.threads * scratch
         fields: dict[str, Any] = {

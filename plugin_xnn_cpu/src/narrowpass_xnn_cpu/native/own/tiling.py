@@ -1,4 +1,4 @@
-"""How work is divided into row tiles and column parts, for caches and threads."""
+"""Cache blocking and threading: row tiles, column parts, and offsets within scratch memory."""
 
 from __future__ import annotations
 
@@ -7,61 +7,66 @@ from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operator import Fields
-from narrowpass_xnn_cpu.native.problems.convolution import Windows
+from narrowpass_xnn_cpu.native.problems.convolution import ConvGeometry
 
-COLUMNS = 16
-"""Columns of a panel that are not divided, where no other number is given."""
+NR = 16
+"""NR: columns of a panel, which is not split between threads, unless a kernel has its own."""
 _MOST_ELEMENTS = 1 << 31
-"""Offsets in what is read at a time are int32."""
+"""Offsets of elements within the image rows of a task are int32."""
 
 
 def checked_elements(elements: int) -> int:
-    """Check that int32 can number the elements of what a thread copies."""
+    """Check that int32 offsets reach all elements of the image rows that a task reads."""
     if elements >= _MOST_ELEMENTS:
-        raise BackendError(f"{elements} elements of an image are needed at a time: too many")
+        raise BackendError(
+            f"a task reads {elements} elements of an image: too many for int32 offsets"
+        )
     return elements
 
 
-def line(size: int) -> int:
+def align_to_line(size: int) -> int:
     """Round bytes up to whole cache lines."""
     return -(-size // 64) * 64
 
 
-def offsets(start: int, **sizes: int) -> dict[str, int]:
-    """Return the offset of each piece of scratch memory, and ``thread_scratch`` behind the last.
+def scratch_offsets(start: int, **sizes: int) -> dict[str, int]:
+    """Lay out buffers in scratch memory; return the offset of each and ``thread_scratch``, the end.
 
     Args:
-        start: of the first piece.
-        sizes: bytes of the pieces, in order, each rounded up to cache lines.
+        start: offset of the first buffer.
+        sizes: bytes of the buffers, in order, each rounded up to whole cache lines.
     """
-    found = {}
+    fields = {}
     for name, size in sizes.items():
-        found[f"{name}_offset"] = start
-        start += line(size)
-    return {**found, "thread_scratch": start}
+        fields[f"{name}_offset"] = start
+        start += align_to_line(size)
+    return {**fields, "thread_scratch": start}
 
 
-def even_bands(rows: int, most: int, whole: int = 1) -> tuple[int, int]:
-    """Divide rows into bands of at most `most`; return the rows of a band, and how many there are.
+def even_row_tiles(rows: int, most: int, multiple: int = 1) -> tuple[int, int]:
+    """Divide rows into tiles of at most `most` rows; return the rows of a tile, and the tiles.
 
-    Bands have a multiple of `whole` rows, where `most` has one and there are several.
+    Where there are several tiles, their rows are a multiple of `multiple`, if `most` allows that.
     """
-    most = most // whole * whole or most
+    most = most // multiple * multiple or most
     count = -(-rows // max(1, min(rows, most)))
-    band = -(-rows // count)
-    if count > 1 and most % whole == 0:
-        band = -(-band // whole) * whole
-    return band, -(-rows // band)
+    row_tile = -(-rows // count)
+    if count > 1 and most % multiple == 0:
+        row_tile = -(-row_tile // multiple) * multiple
+    return row_tile, -(-rows // row_tile)
 
 
-def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -> tuple[int, int]:
-    """Divide columns so that threads have enough to do; return the columns of a part, and parts.
+def column_parts(outputs: int, tasks: int, threads: int, width: int = NR) -> tuple[int, int]:
+    """Divide output columns into parts where there are too few tasks for the threads.
 
     Args:
-        outputs: columns.
-        tasks: that there are already.
-        threads: that compute.
-        width: columns that are not divided.
+        outputs: output columns.
+        tasks: tasks that rows have been divided into.
+        threads: threads that compute.
+        width: columns of a panel; a part is a whole number of panels.
+
+    Returns:
+        The columns of a part, and the number of parts.
     """
     panels = -(-outputs // width)
     wanted = 1 if threads == 1 or tasks >= 4 * threads else -(-2 * threads // tasks)
@@ -70,73 +75,79 @@ def column_parts(outputs: int, tasks: int, threads: int, width: int = COLUMNS) -
 
 
 @functools.lru_cache(maxsize=4096)
-def divide(
-    rows: int, most: int, whole: int, images: int, panels: int, threads: int
+def balance_tasks(
+    rows: int, most: int, multiple: int, images: int, panels: int, threads: int
 ) -> tuple[int, int, int, int]:
-    """Divide rows and panels into tasks so that threads end at about the same time.
+    """Divide rows and panels into tasks so that threads finish at about the same time.
 
-    Tasks are of a band of rows and some panels. Bands are no higher than by `even_bands`; panels
-    are divided where there are few bands, and where that balances threads better.
+    A task is a row tile times a part of the panels. Row tiles are no higher than those of
+    `even_row_tiles`; panels are divided where there are few row tiles, and where that balances
+    threads better.
 
     Args:
-        rows: of an image of the output.
-        most: rows of a band.
-        whole: as of `even_bands`.
-        images: that are divided alike.
-        panels: of columns.
-        threads: that compute.
+        rows: output rows of an image.
+        most: largest row tile.
+        multiple: as in `even_row_tiles`.
+        images: number of images; all are divided alike.
+        panels: number of column panels.
+        threads: threads that compute.
 
     Returns:
-        The rows of a band, how many bands an image has, the panels of a part, and parts.
+        The rows of a row tile, the row tiles of an image, the panels of a part, and the parts.
     """
-    least = even_bands(rows, most, whole)
+    least = even_row_tiles(rows, most, multiple)
     if threads == 1 or images * least[1] >= 16 * threads:
         return *least, panels, 1
     found: list[tuple[bool, float, tuple[int, int, int, int]]] = []
     for count in range(least[1], min(rows, least[1] + threads) + 1):
-        band, bands = least if count == least[1] else even_bands(rows, -(-rows // count), whole)
+        row_tile, row_tiles = (
+            least if count == least[1] else even_row_tiles(rows, -(-rows // count), multiple)
+        )
         for wanted in range(1, min(panels, 2 * threads) + 1):
             part = -(-panels // wanted)
             parts = -(-panels // part)
-            tasks = images * bands * parts
-            # Several tasks for each thread: a slower one leaves some of its own to the others. Each
-            # begins with what is the same for all of its columns.
-            time = -(-tasks // threads) * band * part * (1 + tasks / 200)
-            found.append((tasks < 2 * threads, time, (band, bands, part, parts)))
+            tasks = images * row_tiles * parts
+            # Several tasks for each thread, so that others take over those of a slow one. A task
+            # costs something to start: it copies or indexes its image rows.
+            time = -(-tasks // threads) * row_tile * part * (1 + tasks / 200)
+            found.append((tasks < 2 * threads, time, (row_tile, row_tiles, part, parts)))
     return min(found)[2]
 
 
-def image_fields(image: Sequence[int], out: tuple[int, int]) -> dict[str, int]:
-    """Return the fields of all kernels of images: sizes of [N, H, W, C] and of the output."""
-    names = "batch", "height", "width", "channels", "out_height", "out_width"
-    return dict(zip(names, (*image, *out), strict=True))
+def image_fields(image: Sequence[int], out: tuple[int, int]) -> Fields:
+    """Return the fields that all kernels over images have: [N, H, W, C], and the output's size."""
+    return {"image": (*image, *out)}
 
 
-def window_fields(windows: Windows) -> Fields:
-    """Return the fields of a kernel window and how it moves."""
-    movement = windows.movement
+def kernel_fields(geometry: ConvGeometry) -> Fields:
+    """Return the fields of kernel size, dilations and pads."""
+    attributes = geometry.attributes
     return {
-        "window": windows.size,
-        "dilations": tuple(movement.dilations),
-        "pads": tuple(movement.pads[:2]),
+        "kernel": geometry.kernel_size,
+        "dilations": tuple(attributes.dilations),
+        "pads": tuple(attributes.pads[:2]),
     }
 
 
-def run_fields(windows: Windows) -> Fields:
-    """Return the fields of a kernel that reads a kernel window as runs of dense elements."""
-    runs, run_length = windows.runs
+def run_fields(geometry: ConvGeometry) -> Fields:
+    """Return the fields of an implicit GEMM that reads contiguous runs of the kernel window."""
+    runs, run_length = geometry.runs
     return {
-        **window_fields(windows),
-        "outputs": windows.outputs,
-        "groups": windows.movement.groups,
+        **kernel_fields(geometry),
+        "outputs": geometry.outputs,
+        "groups": geometry.attributes.groups,
         "runs": runs,
         "run_length": run_length,
     }
 
 
-def run_scratch(windows: Windows, copied: int, count: int) -> dict[str, int]:
-    """Return a thread's scratch memory: a copy of so many bytes, then offsets of its elements.
+def run_scratch(geometry: ConvGeometry, copied: int, count: int) -> dict[str, int]:
+    """Return the scratch layout of an implicit GEMM: a copy of image rows, then int32 offsets.
 
-    These are of `count` output pixels, and of the runs in one kernel window.
+    Args:
+        geometry: the convolution's.
+        copied: bytes of the copy of image rows.
+        count: output pixels of a row tile; there is an offset for each, and one for each contiguous
+            run of a kernel window.
     """
-    return offsets(line(copied), pixels=4 * count, runs=4 * windows.runs[0])
+    return scratch_offsets(align_to_line(copied), pixels=4 * count, runs=4 * geometry.runs[0])

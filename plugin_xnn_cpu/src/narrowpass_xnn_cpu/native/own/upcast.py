@@ -1,8 +1,8 @@
-"""Matmuls of many rows with a matrix of int8 that is packed for few: upcast in L2.
+"""GEMM of float32 rows with int8 weights, for many rows: panels are upcast once, in L2.
 
-XNNPACK's kernels for float32 rows and int8 weights upcast each weight again for every seven rows.
-The kernel here upcasts it once for a band of rows, in L2, and the micro-kernels of float32
-multiply: as many rows as a prompt has take as long as with a matrix of float32.
+XNNPACK's kernels upcast each weight again for every seven rows. The kernel here upcasts it once for
+a row tile, into L2, and runs the micro-kernels of float32: a prefill takes as long as with float32
+weights.
 """
 
 from __future__ import annotations
@@ -12,35 +12,40 @@ from typing import Any
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.panels import PanelMatmul, Panels
-from narrowpass_xnn_cpu.native.own.tiling import checked_elements, even_bands, line, offsets
-from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.own.tiling import (
+    align_to_line,
+    checked_elements,
+    even_row_tiles,
+    scratch_offsets,
+)
 from narrowpass_xnn_cpu.native.problems.bounds import Range, checked_range, float32
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 
-LEAST_ROWS = 16
-"""With fewer, upcasting takes longer than it saves: 14 are two of XNNPACK's tiles."""
+MIN_ROWS = 16
+"""With fewer rows, upcasting costs more than it saves: two tiles of XNNPACK have 14 rows."""
 _COLUMNS = 64
-"""That are upcast together: those of the widest tile of float32."""
+"""Columns that are upcast together: NR of the widest float32 micro-kernel."""
 _DEPTH = 768
-"""Inputs of a part: its 64 columns of floats stay in L2."""
-_BAND_BYTES = 1 << 19
-"""Of such inputs of all rows of a band, which stay there too."""
+"""KC: the block of K, for which 64 upcast columns stay in L2."""
+_ROW_TILE_BYTES = 1 << 19
+"""Bytes of a row tile's inputs for a block of K, which stay in L2 too."""
 _PARTS = 4
-"""For each thread: one that is late leaves some of them to others."""
+"""Parts for each thread: others take over those of a slow one."""
 
 
-def widens() -> bool:
-    """Return whether the kernel is faster than XNNPACK's here: it is written for 16 lanes."""
+def upcast_is_faster() -> bool:
+    """Return whether this kernel is faster than XNNPACK's on this processor: it needs AVX-512."""
     return target.current().fp32_packing >= int(extension().lib.NP_INT8_WEIGHTS_NR)
 
 
 class UpcastMatmul(PanelMatmul):
-    """Rows of float32 times a matrix of int8 that another operator has packed in panels.
+    """Rows of float32 times an int8 matrix that another operator has packed in panels.
 
-    Weights are upcast and scaled before they are multiplied, and accumulators are float32.
+    Weights are upcast and scaled before they are multiplied; accumulators are float32.
 
     Args:
         panels: the matrix.
-        limits: what the output is clamped to.
+        limits: the clipping range of the output.
     """
 
     call = "NP_GEMM_INT8_WEIGHTS"
@@ -56,18 +61,20 @@ class UpcastMatmul(PanelMatmul):
         depth = -(-channels // -(-channels // _DEPTH))
         together = max(1, _COLUMNS // width)
         columns = width * together
-        band, bands = even_bands(rows, max(24, _BAND_BYTES // (4 * depth)))
-        checked_elements(band * channels)
+        row_tile, row_tiles = even_row_tiles(rows, max(24, _ROW_TILE_BYTES // (4 * depth)))
+        checked_elements(row_tile * channels)
         groups = -(-self.outputs // columns)
-        parts = 1 if pool.threads == 1 else min(groups, -(-_PARTS * pool.threads // bands))
-        scratch = offsets(line(4 * columns * depth), bias=4 * columns, pixels=4 * band)
+        parts = 1 if pool.threads == 1 else min(groups, -(-_PARTS * pool.threads // row_tiles))
+        scratch = scratch_offsets(
+            align_to_line(4 * columns * depth), bias=4 * columns, pixels=4 * row_tile
+        )
         self.workspace = pool.threads * scratch["thread_scratch"]
         fields = {
             **common,
             **scratch,
             "together": together,
             "depth": depth,
-            "row_tile": band,
+            "row_tile": row_tile,
             "parts": parts,
             "low": low,
             "high": high,

@@ -8,37 +8,37 @@ from __future__ import annotations
 
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED, Range, Shape
 from narrowpass_xnn_cpu.native.problems.convolution import (
+    ConvAttributes,
+    ConvGeometry,
     Convolution,
-    Dynamic,
+    DynamicScales,
     Image,
-    Movement,
     Offsets,
-    Windows,
 )
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import (
+    AddS8,
     Quantization,
     Requantized,
-    SumS8,
     UnfitError,
 )
 
 __all__ = [
     "UNBOUNDED",
+    "AddS8",
+    "ConvAttributes",
+    "ConvGeometry",
     "Convolution",
-    "Dynamic",
+    "DynamicScales",
     "Epilogue",
     "Image",
     "Matmul",
-    "Movement",
     "Offsets",
     "PerToken",
     "Quantization",
     "Range",
     "Requantized",
     "Shape",
-    "SumS8",
     "UnfitError",
-    "Windows",
 ]

@@ -1,4 +1,4 @@
-"""Shapes and clipping ranges: what every problem checks before its numbers go to C."""
+"""Checks of shapes, clipping ranges and types, before numbers go to C."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MOST_ELEMENTS = 1 << 46
 
 
 def checked_shape(shape: Sequence[int], rank: int | None = None) -> Shape:
-    """Check a shape that goes to C: its rank, its signs, and that sizes do not overflow."""
+    """Check a shape: its rank, and that dimensions are positive and do not overflow in C."""
     dims = tuple(int(dim) for dim in shape)
     if rank is not None and len(dims) != rank:
-        raise BackendError(f"a shape of rank {rank} is needed here, not {list(dims)}")
+        raise BackendError(f"a shape of rank {rank} is expected, not {list(dims)}")
     if len(dims) > MAX_DIMS:
         raise BackendError(f"XNNPACK takes {MAX_DIMS} dimensions at most, not {list(dims)}")
     if any(dim < 1 for dim in dims) or math.prod(dims) > _MOST_ELEMENTS:
@@ -32,7 +32,7 @@ def checked_shape(shape: Sequence[int], rank: int | None = None) -> Shape:
 
 
 def checked_range(limits: Range) -> Range:
-    """Check bounds that an output is clamped to."""
+    """Check a clipping range: no NaN, and not empty."""
     low, high = limits
     if math.isnan(low) or math.isnan(high) or low > high:
         raise BackendError(f"outputs cannot be clamped to [{low}, {high}]")
@@ -40,7 +40,7 @@ def checked_range(limits: Range) -> Range:
 
 
 def checked_pixels(limits: Sequence[int], least: int, what: str) -> None:
-    """Check that sizes are at least `least`, and fit into 31 bits."""
+    """Check that pads, strides or sizes are at least `least`, and fit into 31 bits."""
     if any(not least <= int(item) < 1 << 31 for item in limits):
         raise BackendError(f"{what} {list(limits)} is out of range")
 
@@ -48,7 +48,7 @@ def checked_pixels(limits: Sequence[int], least: int, what: str) -> None:
 def checked_weights(
     kernel: Weight, bias: Weight | None, outputs: int, dtype: str, bias_dtype: str
 ) -> None:
-    """Check what kernels read unchecked: types, and the length of the bias."""
+    """Check the types of weights and bias, and the length of the bias."""
     if kernel.dtype.name != dtype:
         raise BackendError(f"a kernel must be {dtype}, not {kernel.dtype}{list(kernel.shape)}")
     if bias is not None and (bias.dtype.name != bias_dtype or bias.shape != (outputs,)):
@@ -57,18 +57,18 @@ def checked_weights(
         )
 
 
-def check_window(
-    shape: Shape, window: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+def check_kernel_size(
+    shape: Shape, kernel: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
 ) -> None:
     """Check that a kernel window is not larger than its padded input of [N, H, W, C]."""
     for axis in (0, 1):
-        reach = (window[axis] - 1) * dilations[axis] + 1
-        if reach > shape[1 + axis] + pads[axis] + pads[2 + axis]:
+        extent = (kernel[axis] - 1) * dilations[axis] + 1
+        if extent > shape[1 + axis] + pads[axis] + pads[2 + axis]:
             raise BackendError(
-                f"a window of {reach} is larger than the padded input of {list(shape)}"
+                f"a kernel window of {extent} is larger than the padded input of {list(shape)}"
             )
 
 
 def float32(value: float) -> float:
-    """Return a bound as the float32 number that C receives."""
+    """Round a limit to float32; infinity stays."""
     return math.copysign(math.inf, value) if math.isinf(value) else float(np.float32(value))

@@ -1,4 +1,4 @@
-"""Convolutions, plain, grouped, depthwise and transposed: their geometry, constants and result."""
+"""Descriptors of convolutions, also grouped, depthwise and transposed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native.problems.bounds import (
     Shape,
-    check_window,
+    check_kernel_size,
     checked_pixels,
     checked_shape,
 )
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, SumS8
+from narrowpass_xnn_cpu.native.problems.quantization import AddS8, Quantization, Requantized
 
 Image = tuple[int, int | None, int | None]
 """Batch, height and width of an input; None for a size that is known at run time only."""
 
 
 @dataclass(frozen=True)
-class Movement:
-    """How a kernel window moves.
+class ConvAttributes:
+    """Pads, strides, dilations and groups, ONNX's attributes of a convolution.
 
     Attributes:
-        pads: top, left, bottom, right; of a transposed convolution, what is cut off.
-        strides: down, right.
-        dilations: down, right.
-        groups: of channels.
+        pads: top, left, bottom, right; a transposed convolution crops them from its output.
+        strides: vertical, horizontal.
+        dilations: vertical, horizontal.
+        groups: groups of channels.
     """
 
     pads: Sequence[int] = (0, 0, 0, 0)
@@ -48,71 +48,71 @@ class Movement:
         """Whether strides and dilations are 1, in one group."""
         return all(step == 1 for step in (*self.strides, *self.dilations, self.groups))
 
-    def reach(self, window: tuple[int, int]) -> tuple[int, int]:
-        """Return the rows and columns from the first to the last tap of a kernel window."""
-        down, along = self.dilations
-        return (window[0] - 1) * down + 1, (window[1] - 1) * along + 1
+    def extent(self, kernel_size: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of the dilated kernel window."""
+        vertical, horizontal = self.dilations
+        return (kernel_size[0] - 1) * vertical + 1, (kernel_size[1] - 1) * horizontal + 1
 
 
 @dataclass(frozen=True)
-class Windows:
+class ConvGeometry:
     """The geometry of a convolution over [N, H, W, C].
 
     Attributes:
-        channels: C, of all groups.
-        outputs: channels of the result.
-        size: rows and columns of the kernel window.
-        movement: of the window.
+        channels: input channels of all groups.
+        outputs: output channels.
+        kernel_size: height and width of the kernel window, not dilated.
+        attributes: pads, strides, dilations and groups.
     """
 
     channels: int
     outputs: int
-    size: tuple[int, int]
-    movement: Movement
+    kernel_size: tuple[int, int]
+    attributes: ConvAttributes
 
     @classmethod
-    def of(cls, kernel: Sequence[int], movement: Movement) -> Self:
-        """Check the shape of a kernel [O, KH, KW, C / groups], or [KH, KW, C] for depthwise.
+    def of(cls, kernel: Sequence[int], attributes: ConvAttributes) -> Self:
+        """Check the shape of a kernel [O, KH, KW, C / groups], or [KH, KW, O] for depthwise.
 
         Raises:
-            BackendError: what is not valid.
+            BackendError: an invalid shape, or groups that do not divide the outputs.
         """
         if len(kernel) == 3:
             height, width, outputs = checked_shape(kernel, 3)
-            channels = movement.groups
+            channels = attributes.groups
         else:
             outputs, height, width, per_group = checked_shape(kernel, 4)
-            channels = per_group * movement.groups
-        if movement.groups < 1 or outputs % movement.groups:
-            raise BackendError(f"{outputs} output channels cannot form {movement.groups} groups")
-        movement.check()
-        return cls(channels, outputs, (height, width), movement)
+            channels = per_group * attributes.groups
+        if attributes.groups < 1 or outputs % attributes.groups:
+            raise BackendError(f"{outputs} output channels cannot form {attributes.groups} groups")
+        attributes.check()
+        return cls(channels, outputs, (height, width), attributes)
 
     @property
     def runs(self) -> tuple[int, int]:
-        """How many runs of dense elements a kernel window is, and how long each is."""
-        groups, (height, width) = self.movement.groups, self.size
-        # A row of the window lies dense where its pixels are whole, and side by side.
-        if groups == 1 and (self.movement.dilations[1] == 1 or width == 1):
+        """Number and length of the contiguous runs of input elements below a kernel window."""
+        groups, (height, width) = self.attributes.groups, self.kernel_size
+        # A row of the kernel window is contiguous if it has all channels of adjacent pixels.
+        if groups == 1 and (self.attributes.dilations[1] == 1 or width == 1):
             return height, width * self.channels
         return height * width, self.channels // groups
 
     @property
-    def reach(self) -> tuple[int, int]:
-        """Rows and columns from the first to the last tap."""
-        return self.movement.reach(self.size)
+    def extent(self) -> tuple[int, int]:
+        """Height and width of the dilated kernel window."""
+        return self.attributes.extent(self.kernel_size)
 
-    def over(self, shape: Sequence[int]) -> tuple[Shape, tuple[int, int]]:
+    def infer_sizes(self, shape: Sequence[int]) -> tuple[Shape, tuple[int, int]]:
         """Check an input [N, H, W, C]; return it, and the height and width of the output.
 
         Raises:
-            BackendError: what is not valid.
+            BackendError: other channels, or a kernel window larger than the padded input.
         """
         image = self.checked_image(shape)
-        pads, strides = self.movement.pads, self.movement.strides
-        check_window(image, self.size, pads, self.movement.dilations)
+        pads, strides = self.attributes.pads, self.attributes.strides
+        check_kernel_size(image, self.kernel_size, pads, self.attributes.dilations)
         height, width = (
-            (image[1 + axis] + pads[axis] + pads[2 + axis] - self.reach[axis]) // strides[axis] + 1
+            (image[1 + axis] + pads[axis] + pads[2 + axis] - self.extent[axis]) // strides[axis] + 1
             for axis in (0, 1)
         )
         checked_shape((image[0], height, width, self.outputs))
@@ -127,30 +127,29 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Dynamic:
-    """A result of int8 operands whose scale and zero point are inputs of the step.
+class DynamicScales:
+    """The result of int8 operands whose scales and zero points are only known at run time.
 
     Attributes:
-        raw: whether the result is the int32 accumulators, which no scale has part in; float32
-            otherwise.
-        zero_point: of the input, as int8, where the step has no third input.
+        raw: whether the result is the int32 accumulators; float32, times the scales, otherwise.
+        zero_point: zero point of the input, as int8, where the step has no input for it.
     """
 
     raw: bool = False
     zero_point: int = 0
 
     @property
-    def given(self) -> Quantization:
+    def input(self) -> Quantization:
         """The input's quantization where the step has no inputs for it."""
         return Quantization(1.0, self.zero_point)
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """Which tensors of int8 are stored with an offset of +128 (XOR 0x80), as VNNI reads them.
+    """Which int8 tensors are stored with an offset of +128 (XOR 0x80), as u8 for VNNI.
 
     Attributes:
-        input: the image.
+        input: the input.
         output: the result.
         added: the second input, which is added to the result.
     """
@@ -168,27 +167,27 @@ class Convolution:
         kernel: [O, KH, KW, C / groups], for depthwise [KH, KW, O]: float32 or bfloat16, or int8
             with scales of O.
         bias: [O], or None: float32, int32 where the result is requantized.
-        movement: of the kernel window.
-        result: the epilogue of float32, None for one that does nothing; or how accumulators of
-            int8 are requantized.
-        depthwise: whether each input channel is a group of its own, with the kernel so laid out.
+        attributes: pads, strides, dilations and groups.
+        result: the epilogue of float32, None for none; or the requantization of int32
+            accumulators.
+        depthwise: whether each input channel is a group, and the kernel is [KH, KW, O].
         adjustments: of a transposed convolution, rows and columns added below and to the right;
             None for one that is not transposed.
-        image: what is known of its input.
+        image: sizes of the input that are known; None for unknown.
         winograd: whether Winograd's algorithm may compute it.
         added: a second input that is added to an int8 result; None for none.
-        offsets: which tensors of int8 are stored with an offset.
+        offsets: which int8 tensors are stored with an offset of +128.
     """
 
     kernel: Weight | Quantized
     bias: Weight | None = None
-    movement: Movement = Movement()
-    result: Epilogue | Requantized | Dynamic | None = None
+    attributes: ConvAttributes = ConvAttributes()
+    result: Epilogue | Requantized | DynamicScales | None = None
     depthwise: bool = False
     adjustments: Sequence[int] | None = None
     image: Image | None = None
     winograd: bool = True
-    added: SumS8 | None = None
+    added: AddS8 | None = None
     offsets: Offsets = Offsets()
 
     @property
@@ -198,16 +197,20 @@ class Convolution:
         return kernel.integers.shape if isinstance(kernel, Quantized) else kernel.shape
 
     @functools.cached_property
-    def windows(self) -> Windows:
-        """Its geometry, checked."""
-        return Windows.of(self.shape, self.movement)
+    def geometry(self) -> ConvGeometry:
+        """Its geometry; raises `BackendError` for an invalid one."""
+        return ConvGeometry.of(self.shape, self.attributes)
 
     @property
     def dtypes(self) -> str:
         """The dtypes of image, kernel and result."""
         if isinstance(self.kernel, Weight):
             return f"float32 x {self.kernel.dtype.name}"
-        return "dynamic int8 x int8" if isinstance(self.result, Dynamic) else "int8 x int8 -> int8"
+        return (
+            "dynamic int8 x int8"
+            if isinstance(self.result, DynamicScales)
+            else "int8 x int8 -> int8"
+        )
 
     @property
     def kind(self) -> str:
@@ -222,15 +225,20 @@ class Convolution:
         return self.result if isinstance(self.result, Epilogue) else Epilogue()
 
 
-def check_spread(
-    shape: Sequence[int], window: Sequence[int], movement: Movement, adjustments: Sequence[int]
+def check_transposed_output(
+    shape: Sequence[int],
+    kernel_size: tuple[int, int],
+    attributes: ConvAttributes,
+    adjustments: Sequence[int],
 ) -> None:
-    """Check that a transposed convolution of [N, H, W, C] leaves an output.
+    """Check that the output of a transposed convolution of [N, H, W, C] is not empty.
 
-    XNNPACK frees what it keeps where the output has no pixels, and goes on using it.
+    XNNPACK has a use after free for empty outputs.
     """
+    extent = attributes.extent(kernel_size)
     for axis in (0, 1):
-        reach = (window[axis] - 1) * movement.dilations[axis] + 1
-        size = (shape[1 + axis] - 1) * movement.strides[axis] + reach + adjustments[axis]
-        if size <= movement.pads[axis] + movement.pads[2 + axis]:
-            raise BackendError(f"nothing is left of the output for an input of {list(shape)}")
+        size = (shape[1 + axis] - 1) * attributes.strides[axis] + extent[axis] + adjustments[axis]
+        if size <= attributes.pads[axis] + attributes.pads[2 + axis]:
+            raise BackendError(
+                f"the output for an input of {list(shape)} is empty: pads crop all of it"
+            )

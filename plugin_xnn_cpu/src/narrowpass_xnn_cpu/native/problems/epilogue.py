@@ -1,4 +1,4 @@
-"""Fused epilogues: what our kernels do with finished accumulators while these lie in cache."""
+"""Fused epilogues: residual and activation, applied to accumulators before they are stored."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED, Range, checked_range, float32
 
 FUNCTIONS = ("clamp", "gelu", "tanh-gelu", "silu", "hard-swish")
-"""What is applied: names of ``NP_EPILOGUE_*``."""
+"""Activations: names of ``NP_EPILOGUE_*``."""
 
 RESIDUALS = ("", "before", "after")
-"""When a second input of the output's shape is added, as ``NP_RESIDUAL_*`` names it."""
+"""When a residual of the output's shape is added: names of ``NP_RESIDUAL_*``; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Epilogue:
 
     Attributes:
         function: one of `FUNCTIONS`.
-        limits: of ``clamp``; other functions have none.
-        residual: whether there is a second input, added ``before`` or ``after`` the function;
-            empty where there is none.
+        limits: clipping range of ``clamp``; other functions have none.
+        residual: whether a second input is added ``before`` or ``after`` the function; empty for
+            none.
 
     Raises:
-        BackendError: a function that there is not, or limits that are not in order.
+        BackendError: an unknown function or residual, or an empty clipping range.
     """
 
     function: str = "clamp"
@@ -43,11 +43,11 @@ class Epilogue:
 
     @property
     def is_clamp(self) -> bool:
-        """Whether bounds are all that there is, which XNNPACK's operators have too."""
+        """Whether it is a clamp without residual, as XNNPACK's operators have."""
         return self.function == "clamp" and not self.residual
 
     def without_residual(self) -> Epilogue:
-        """Return what remains where the residual is added later: nothing if that comes first."""
+        """Return the part before the residual, where another step adds it: none for ``before``."""
         if self.residual == "after":
             return Epilogue(self.function, self.limits)
         return Epilogue()

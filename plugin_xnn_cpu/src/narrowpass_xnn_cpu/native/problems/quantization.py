@@ -1,9 +1,9 @@
-"""Constants of int8: scales, zero points, accumulator headroom, and which of them are unfit.
+"""Scales and zero points of int8, accumulator headroom, and checks of what kernels support.
 
-A byte q of a tensor stands for ``scale · (q - zero_point)``. Accumulators are int32, in steps of
-the input's scale times the weight's, to which a bias of the same steps is added; requantized, they
-are at most one step off the rounded real number. Sizes are checked at once; elements are checked
-when they are loaded to be packed, so that what is found packed is not read.
+A byte q of a tensor represents ``scale · (q - zero_point)``. Accumulators and bias are int32 with
+the input's scale times the weight's; after requantization they are at most one step off the rounded
+real number. Shapes are checked at once, elements when they are loaded to be packed: weights that
+are found packed in the cache are not read.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ LOW, HIGH = -128, 127
 LEAST_WEIGHT = -128 if platform.machine().lower() in ("x86_64", "amd64") else -127
 """The least weight that kernels multiply exactly.
 
-XNNPACK's kernels for x86, and ours, widen each multiplication to 32 bits. Some of those for ARM add
-two of bytes in 16 bits, where 2 · 128 · 128 is one too many."""
+XNNPACK's kernels for x86, and ours, accumulate each multiplication of bytes in 32 bits. Some of
+those for ARM add two of them in 16 bits, where 2 · 128 · 128 is one too large."""
 
 SMALLEST_SCALE = 2.0**-126
-"""The least normal float32: XNNPACK takes no smaller scale."""
+"""The smallest normal float32: XNNPACK refuses smaller scales."""
 
-PRODUCT_RATIO = (2.0**-32, 2.0**8)
-"""The range of the input's scale times the weight's over the output's."""
-SUM_RATIO = (2.0**-10, 2.0**8)
-"""The same of each operand's scale over that of a sum or difference."""
+MATMUL_RATIO = (2.0**-32, 2.0**8)
+"""XNNPACK's range of input scale * weight scale / output scale, for matmuls and convolutions."""
+ADD_RATIO = (2.0**-10, 2.0**8)
+"""XNNPACK's range of input scale / output scale, for Add, Sub and means."""
 MULTIPLY_RATIO = (2.0**-16, 2.0**8)
-"""The same of the scales of two factors over that of their product."""
+"""XNNPACK's range of first scale * second scale / output scale, for Mul."""
 
-MOST_CHANNELS = (2**31 - 1) // (255 * 128)
-"""The headroom: terms of an accumulator that surely stay below 2³¹, 65,793."""
+MAX_TERMS = (2**31 - 1) // (255 * 128)
+"""Accumulator headroom: the largest K whose sum of u8 · s8 surely stays below 2³¹, 65,793."""
 
-MOST_TERMS = (2**31 - 1) // (255 * 255)
-"""The same where weights have zero points: 33,025."""
+MAX_TERMS_WITH_ZERO_POINTS = (2**31 - 1) // (255 * 255)
+"""The same where weights have zero points and need 9 bits: 33,025."""
 
 
 class UnfitError(BackendError):
-    """Constants that a kernel would compute wrongly with, and XNNPACK does not refuse."""
+    """Constants that a kernel does not compute correctly; XNNPACK does not report most of them."""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """How a tensor of int8 is to be read.
+    """Per-tensor scale and zero point of an int8 tensor.
 
     Attributes:
         scale: positive, finite and normal; a float32 number.
-        zero_point: the byte that stands for 0, in [-128, 127].
+        zero_point: the byte that represents 0, in [-128, 127].
     """
 
     scale: float
     zero_point: int
 
     def check(self) -> None:
-        """Raise `UnfitError` for what XNNPACK does not compute rightly with."""
+        """Raise `UnfitError` for values that XNNPACK does not support."""
         if not (math.isfinite(self.scale) and self.scale >= SMALLEST_SCALE):
             raise UnfitError(f"scale {self.scale} is not a positive, finite, normal number")
         if not LOW <= self.zero_point <= HIGH:
@@ -69,41 +69,41 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Requantized:
-    """The quantizations of a matmul's or convolution's input and output.
+    """Requantization: the quantizations of a matmul's or convolution's input and output.
 
     Attributes:
-        given: of the input.
-        made: of the output.
-        limits: bytes that the output is clamped to.
+        input: quantization of the input.
+        output: quantization of the output.
+        limits: clipping range of the output, as bytes.
     """
 
-    given: Quantization
-    made: Quantization
+    input: Quantization
+    output: Quantization
     limits: tuple[int, int] = (LOW, HIGH)
 
     def check(self) -> None:
-        """Raise `UnfitError` for what XNNPACK does not compute rightly with."""
-        self.given.check()
-        self.made.check()
+        """Raise `UnfitError` for values that XNNPACK does not support."""
+        self.input.check()
+        self.output.check()
         low, high = self.limits
-        # XNNPACK takes no empty range; the lowest and the highest byte alone are one each.
+        # XNNPACK refuses a range of a single byte.
         if not LOW <= low < high <= HIGH:
             raise UnfitError(f"the output is clamped to [{low}, {high}]")
 
 
 @dataclass(frozen=True)
-class SumS8:
-    """The sum of two tensors of int8, as XNNPACK computes it: with integers.
+class AddS8:
+    """Quantized Add of two int8 tensors, in the integer arithmetic of XNNPACK's ``vadd``.
 
     ``out = clamp((a · own + b · other + bias >> shift) + zero, *limits)``
 
     Attributes:
-        own: factor of the first operand.
-        other: factor of the second one.
-        bias: added to both, with what rounds.
-        shift: bits that are dropped.
-        zero: of the result.
-        limits: bytes that it is clamped to.
+        own: multiplier of the first operand.
+        other: multiplier of the second operand.
+        bias: the zero points' part, plus one half for rounding.
+        shift: bits of the right shift.
+        zero: zero point of the result.
+        limits: clipping range of the result, as bytes.
     """
 
     own: int
@@ -115,43 +115,50 @@ class SumS8:
 
     @classmethod
     def of(
-        cls, first: Quantization, second: Quantization, made: Quantization, limits: tuple[int, int]
-    ) -> SumS8:
-        """Return the sum of tensors of these quantizations; the larger factor has 21 bits."""
-        ratios = [np.float32(x.scale) / np.float32(made.scale) for x in (first, second)]
+        cls,
+        first: Quantization,
+        second: Quantization,
+        output: Quantization,
+        limits: tuple[int, int],
+    ) -> AddS8:
+        """Return the multipliers for these quantizations; the larger one has 21 bits."""
+        ratios = [np.float32(x.scale) / np.float32(output.scale) for x in (first, second)]
         shift = 21 - math.frexp(max(ratios))[1]
         own, other = (round(math.ldexp(float(ratio), shift)) for ratio in ratios)
         bias = (1 << shift - 1) - own * first.zero_point - other * second.zero_point
-        return cls(own, other, bias, shift, made.zero_point, limits)
+        return cls(own, other, bias, shift, output.zero_point, limits)
 
-    def turned(self) -> SumS8:
-        """Return the sum with its operands in the other order."""
+    def swapped(self) -> AddS8:
+        """Return the same Add with its operands swapped."""
         return dataclasses.replace(self, own=self.other, other=self.own)
 
 
 def check_ratio(what: str, ratio: float, limits: tuple[float, float]) -> None:
-    """Raise `UnfitError` where a ratio of scales is not within limits; the upper one excluded."""
+    """Raise `UnfitError` where a ratio of scales is not in [low, high)."""
     low, high = limits
     if not low <= ratio < high:
         raise UnfitError(f"{what} is {ratio:.4g}, and not in [{low:.4g}, {high:.4g})")
 
 
-def check_terms(terms: int, what: str, zeros: Array | None = None) -> None:
-    """Raise `UnfitError` where accumulators of so many terms may not fit 32 bits.
+def check_accumulator_headroom(terms: int, what: str, zeros: Array | None = None) -> None:
+    """Raise `UnfitError` where int32 accumulators of K = `terms` may overflow.
 
-    `zeros` are the zero points of the weights, None where all are 0.
+    Args:
+        terms: K.
+        what: what K counts, for the message.
+        zeros: zero points of the weights; None where all are 0.
     """
-    if zeros is None and terms > MOST_CHANNELS:
-        raise UnfitError(f"sums over {terms} {what} may not fit 32 bits")
-    if zeros is not None and terms > MOST_TERMS:
-        raise UnfitError(f"sums over {terms} {what} with zero points may not fit 32 bits")
+    if zeros is None and terms > MAX_TERMS:
+        raise UnfitError(f"accumulators of {terms} {what} may not fit 32 bits")
+    if zeros is not None and terms > MAX_TERMS_WITH_ZERO_POINTS:
+        raise UnfitError(f"accumulators of {terms} {what} with zero points may not fit 32 bits")
 
 
 def zero_points(matrix: Quantized, outputs: int) -> Array | None:
-    """Return the zero point of each output as int32; None where all are 0.
+    """Return the zero point of each output channel as int32; None where all are 0.
 
     Raises:
-        UnfitError: there are as many as neither one nor the outputs.
+        UnfitError: their number is neither 1 nor that of the output channels.
     """
     zero = matrix.zero
     if zero is None:
@@ -165,28 +172,26 @@ def zero_points(matrix: Quantized, outputs: int) -> Array | None:
 
 
 def checked_integers(weight: Weight) -> Weight:
-    """Return integers that are checked when they are loaded; of the same name.
+    """Return the same weights; `UnfitError` is raised when they are loaded, if one is out of range.
 
-    Loading them raises `UnfitError` where one is -128 and kernels of this processor need -127.
+    It is -128 that kernels of some processors do not multiply exactly; see `LEAST_WEIGHT`.
     """
 
-    def make() -> Array:
-        array = np.ascontiguousarray(weight.make())
+    def check(array: Array) -> None:
         if array.size and array.min() < LEAST_WEIGHT:
             raise UnfitError("a weight is -128")
-        return array
 
-    return dataclasses.replace(weight, make=make)
+    return weight.checked(check)
 
 
 def checked_scales(matrix: Quantized, outputs: int, axis: int, *, zeros: bool = False) -> Weight:
-    """Return a scale for each output; checked, with the zero points, when they are loaded.
+    """Return a scale for each output channel; elements are checked when they are loaded.
 
     Args:
-        matrix: of weights.
-        outputs: how many there are.
-        axis: of the weights, along which they are.
-        zeros: whether zero points other than 0 are fit: for a kernel that corrects for them.
+        matrix: the weights.
+        outputs: the number of output channels.
+        axis: the axis of output channels.
+        zeros: whether the kernel corrects for zero points of weights; else they must be 0.
 
     Raises:
         UnfitError: scales of another type or number, or along another axis.
@@ -200,7 +205,7 @@ def checked_scales(matrix: Quantized, outputs: int, axis: int, *, zeros: bool = 
     if counts != {1} and matrix.axis != axis:
         raise UnfitError("its scales are of its input channels")
 
-    def make() -> Array:
+    def load() -> Array:
         if not zeros and zero is not None and zero.array().any():
             raise UnfitError("a zero point is not 0")
         array = scale.array().reshape(-1)
@@ -210,46 +215,47 @@ def checked_scales(matrix: Quantized, outputs: int, axis: int, *, zeros: bool = 
 
     parts = [part.identity for part in (scale, zero) if part is not None]
     identity = digest("scales", outputs, *parts) if all(parts) else ""
-    return Weight((outputs,), scale.dtype, identity, make, scale.drop)
+    return Weight((outputs,), scale.dtype, identity, load, scale.drop)
 
 
-def fitting(scales: Weight, requantized: Requantized) -> Weight:
-    """Return scales of weights that are checked against those of input and output.
+def checked_requantization(scales: Weight, requantized: Requantized) -> Weight:
+    """Return the same scales; loading them raises `UnfitError` for a ratio outside `MATMUL_RATIO`.
 
-    Loading them raises `UnfitError` where a ratio is not one that XNNPACK takes: what fits is the
-    same on all processors.
+    Our own kernels have no such limit, but which models run must not depend on the processor.
     """
-    step = requantized.given.scale / requantized.made.scale
+    step = requantized.input.scale / requantized.output.scale
 
-    def make() -> Array:
+    def load() -> Array:
         array = scales.array()
         for extreme in (array.min(), array.max()):
             check_ratio(
-                "input scale * weight scale / output scale", float(extreme) * step, PRODUCT_RATIO
+                "input scale * weight scale / output scale", float(extreme) * step, MATMUL_RATIO
             )
         return array
 
-    return Weight(scales.shape, scales.dtype, scales.identity, make, scales.drop)
+    return Weight(scales.shape, scales.dtype, scales.identity, load, scales.drop)
 
 
-def requantizing(scales: Weight, requantized: Requantized) -> Weight:
-    """Return the requantization factors of accumulators, from the scales of the weights."""
-    scales = fitting(scales, requantized)
-    given, made = np.float32(requantized.given.scale), np.float32(requantized.made.scale)
+def requantization_factors(scales: Weight, requantized: Requantized) -> Weight:
+    """Return input scale * weight scale / output scale of each output channel."""
+    scales = checked_requantization(scales, requantized)
+    in_scale, out_scale = (
+        np.float32(each.scale) for each in (requantized.input, requantized.output)
+    )
 
-    def make() -> Array:
-        array: Array = given * scales.array() / made
+    def load() -> Array:
+        array: Array = in_scale * scales.array() / out_scale
         return array
 
     known = scales.identity
-    identity = digest("requantizing", known, given, made) if known else ""
-    return Weight(scales.shape, scales.dtype, identity, make, scales.drop)
+    identity = digest("requantizing", known, in_scale, out_scale) if known else ""
+    return Weight(scales.shape, scales.dtype, identity, load, scales.drop)
 
 
-def divided(bias: Weight, scales: Weight) -> Weight:
-    """Return a bias in steps of the scales: as it is added before accumulators are scaled."""
+def bias_over_scales(bias: Weight, scales: Weight) -> Weight:
+    """Return bias / scale, for kernels that multiply accumulator + bias by the scale."""
 
-    def make() -> Array:
+    def load() -> Array:
         array, divisors = bias.array(), scales.array()
         with np.errstate(over="ignore"):
             result: Array = array / divisors
@@ -259,4 +265,4 @@ def divided(bias: Weight, scales: Weight) -> Weight:
 
     parts = bias.identity, scales.identity
     identity = digest("divided", *parts) if all(parts) else ""
-    return Weight(bias.shape, bias.dtype, identity, make, bias.drop)
+    return Weight(bias.shape, bias.dtype, identity, load, bias.drop)

@@ -1,8 +1,8 @@
-"""The kernel table: which kernel computes a problem on a processor, and why.
+"""The kernel table: which kernel is selected for a problem on a processor, and why.
 
-`select` and `candidates` are pure: they take a `Target`, the processor's or another one, and never
-pack nor load the native library. `create_convolution` and `create_matmul` pack for this processor.
-`describe` prints the table.
+`select` and `candidates` depend on their arguments only: on a `Target`, the processor's or another
+one. They neither pack nor load the native library. `create_convolution` and `create_matmul` pack
+for this processor. `describe` prints the table.
 """
 
 from __future__ import annotations

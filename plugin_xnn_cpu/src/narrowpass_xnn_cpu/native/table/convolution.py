@@ -1,11 +1,12 @@
-"""Which kernels compute convolutions: XNNPACK's, or ours.
+"""Rows of the kernel table for convolutions, XNNPACK's kernels and ours, with measurements.
 
 Float32
 -------
 On AVX2, XNNPACK computes all convolutions, kernel windows of 1 x 1 too, with a 5 x 16 micro-kernel.
-In the build that is bundled, it keeps one of its ten accumulators in memory: each step waits for a
-store and a load. That of its matmuls has all of them in registers, and so has ours, of 6 x 16.
-Billions of operations a second on one core of a Zen 3 at 3.2 GHz, of 103 that there are:
+The bundled build spills one of its ten accumulators to the stack: each step of K waits for a store
+and a load. The micro-kernel of its matmuls spills none, nor does ours, of 6 x 16.
+Billions of multiplications and additions a second on one core of a Zen 3 at 3.2 GHz, whose peak is
+103 ("by 2" is the stride):
 
 ===========================================  =======  ====
 convolution                                  XNNPACK  here
@@ -19,10 +20,10 @@ convolution                                  XNNPACK  here
 1 x 1 of 14 x 14, 1024 to 256 channels, matmul    33    87
 ===========================================  =======  ====
 
-On AVX-512 its micro-kernels are 7 x 16 and load 8 registers for 7 that they multiply; ours are
-8 x 48 and 6 x 64 and load 11 or 10 for 24. The same on one core of an Ice Lake server at 2.8 GHz,
-of about 167 (`benchmarks/fp32_kernels.py`; medians by processor time, on a machine with other work
-to do):
+On AVX-512 its micro-kernel is 7 x 16, with 8 loads for 7 FMA instructions; ours are 8 x 48 and 6 x
+64, with 11 and 10 loads for 24. The same on one core of an Ice Lake server at 2.8 GHz, whose peak
+is about 167 (`benchmarks/kernels/fp32_kernels.py`; medians by processor time, on a machine with
+other work to do):
 
 ===========================================  =======  ====
 convolution                                  XNNPACK  here
@@ -35,30 +36,31 @@ convolution                                  XNNPACK  here
 3 x 3 by 2 of 224 x 224, 3 to 32 channels         69    59
 ===========================================  =======  ====
 
-Kernel windows of 3 x 3 of stride 1 may be computed with fewer multiplications: see `winograd`.
+Convolutions of 3 x 3 with stride 1 may be computed by Winograd's algorithm: see `winograd`.
 
-Depthwise convolutions have other kernels (`benchmarks/fp32_depthwise.py`), which take at most the
-time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take 0.7 to
-0.9 of the time, and are used for images of more than 14 columns unless they end with more than a
-clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes 15 to
-50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for each
-channel. What runs on Neon is near the limit of the processor.
+Depthwise convolutions have other kernels (`benchmarks/kernels/fp32_depthwise.py`), which take at
+most the time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take
+0.7 to 0.9 of the time, and are used for images of more than 14 columns unless the epilogue is more
+than a clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes
+15 to 50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for
+each channel. XNNPACK's kernels for Neon are near the peak of the processor.
 
 Bfloat16
 --------
-Our kernel computes convolutions where the processor multiplies pairs of bfloat16 (AVX512-BF16), at
-twice the rate of float32. Elsewhere weights are upcast when they are packed: inputs would be
-rounded for nothing. Depthwise convolutions wait for their inputs and not for their weights.
+Our kernel is used with AVX512-BF16, which multiplies pairs of bfloat16 at twice the rate of
+float32. Elsewhere weights are upcast to float32 when they are packed: rounding inputs would lose
+accuracy and gain no speed. So are those of depthwise convolutions, which are bound by reading
+inputs.
 
 Int8
 ----
-Both take the same problems, and their accumulators are exact. On processors with AVX2 and nothing
-newer, XNNPACK widens both operands in the inner loop; ours widens the input once, and a tile of it
-has twice as many rows. On those with AVX-512 and VNNI both multiply bytes by K-groups of 4, and the
-tile of ours has twice as many rows too. Billions of operations a second on one core, and how many
-times as fast as XNNPACK that is (``benchmarks/int8_kernels.py``): on a Zen 3 at 3.2 GHz, where
-pairs of int16 and their accumulation reach 163 at most, and on an Ice Lake at 2.8 GHz, where those
-of bytes reach 600.
+XNNPACK's kernels and ours accept the same problems, and their accumulators are exact. On processors
+with AVX2 and nothing newer, XNNPACK extends both operands to int16 in the inner loop; ours extends
+the input once, and MR is twice as large. On those with AVX-512 and VNNI both multiply bytes in
+K-groups of 4, and MR of ours is twice as large too. Billions of operations a second on one core,
+and the speedup over XNNPACK (``benchmarks/kernels/int8_kernels.py``): on a Zen 3 at 3.2 GHz, whose
+peak with pairs of int16 is 163, and on an Ice Lake at 2.8 GHz, whose peak with VNNI is 600.
+Winograd convolution can exceed the peak.
 
 ============================================  ====  =====  ====  =====
 kernel                                        Zen 3        Ice Lake
@@ -72,7 +74,7 @@ kernel                                        Zen 3        Ice Lake
 3 x 3 of 56 x 56, 144 channels, depthwise       32    2.1    83    3.2
 ============================================  ====  =====  ====  =====
 
-Elsewhere the kernels are XNNPACK's: those for ARM multiply int8 as such too.
+Elsewhere XNNPACK's kernels are used; those for ARM have dot products of int8.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ from narrowpass_xnn_cpu.native.own import (
     int8_winograd,
 )
 from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, PackedConvolution
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Image, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Image
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import (
     Quantization,
@@ -102,87 +104,96 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     zero_points,
 )
 from narrowpass_xnn_cpu.native.table import winograd
-from narrowpass_xnn_cpu.native.table.row import Row, considered
+from narrowpass_xnn_cpu.native.table.row import Row, evaluate_rows
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnnpack
 from narrowpass_xnn_cpu.native.xnnpack.convolution import XnnConvolution
 
 _SMALL_IMAGE = 14
-"""Columns of one that a depthwise convolution mostly reads at its borders."""
+"""Columns of an image for which most of a depthwise convolution's time goes to its borders."""
 
 _FLOAT, _BF16 = "float32 x float32", "float32 x bfloat16"
 _INT8, _DYNAMIC = "int8 x int8 -> int8", "dynamic int8 x int8"
 
 
 def _tile(tile: int) -> Callable[[Convolution, Target], str]:
-    def passed_over(problem: Convolution, target: Target) -> str:
+    def reject_reason(problem: Convolution, target: Target) -> str:
         if not target.fp32_lanes:
             return "no AVX2"
         if not problem.winograd:
             return "Winograd's algorithm is switched off"
         best = winograd.tile_for(
-            problem.shape, problem.movement, problem.image, target.fp32_packing
+            problem.shape, problem.attributes, problem.image, target.fp32_packing
         )
         return "" if best == tile else f"tiles of {best} are faster" if best else "it does not pay"
 
-    return passed_over
+    return reject_reason
 
 
 def _without_avx2(problem: Convolution, target: Target) -> str:
     return "" if target.fp32_lanes else "no AVX2"
 
 
-def depthwise_passed_over(
+def depthwise_reject_reason(
     kernel: Sequence[int],
-    movement: Movement,
+    attributes: ConvAttributes,
     epilogue: Epilogue,
     image: Image | None,
     target: Target,
 ) -> str:
-    """Return why our depthwise kernel does not compute a kernel of this shape; empty if it does.
+    """Return why XNNPACK's depthwise kernel is used for this shape; empty if ours is.
 
-    On AVX2 XNNPACK's is faster for 3 x 3 with a stride of 2, but for small images.
+    On AVX2, XNNPACK's is faster for 3 x 3 with a stride of 2, except for small images.
     """
-    if kernel[-1] != movement.groups:
+    if kernel[-1] != attributes.groups:
         return "several outputs for each channel"
     if not target.fp32_lanes:
         return "no AVX2"
     if target.fp32_lanes >= 16 or not epilogue.is_clamp:
         return ""
     small = image is not None and image[2] is not None and image[2] <= _SMALL_IMAGE
-    strided = tuple(kernel[:2]) == (3, 3) and tuple(movement.strides) == (2, 2)
+    strided = tuple(kernel[:2]) == (3, 3) and tuple(attributes.strides) == (2, 2)
     return "3 x 3 with a stride of 2 on AVX2" if strided and not small else ""
 
 
-def is_pixel_matmul(window: tuple[int, int], movement: Movement, target: Target) -> bool:
-    """Return whether a convolution is computed as a matmul of its pixels: a dense 1 x 1 one."""
-    moved = any(movement.pads) or max(movement.strides) > 1
-    dense = window == (1, 1) and movement.groups == 1 and not moved
-    return dense and target.has_fp32_gemm
+def is_pixel_matmul(
+    kernel_size: tuple[int, int], attributes: ConvAttributes, target: Target
+) -> bool:
+    """Return whether a convolution is computed as a GEMM over its pixels: 1 x 1 without stride."""
+    padded_or_strided = any(attributes.pads) or max(attributes.strides) > 1
+    pointwise = kernel_size == (1, 1) and attributes.groups == 1 and not padded_or_strided
+    return pointwise and target.has_fp32_gemm
 
 
 def fuses_epilogue(
-    dtype: np.dtype[Any], movement: Movement, outputs: int, target: Target, *, depthwise: bool
+    dtype: np.dtype[Any],
+    attributes: ConvAttributes,
+    outputs: int,
+    target: Target,
+    *,
+    depthwise: bool,
 ) -> bool:
-    """Return whether the kernel of a convolution with weights of `dtype` has any epilogue."""
+    """Return whether the kernel of a convolution with weights of `dtype` fuses all epilogues."""
     if bf16_is_own(dtype, target, depthwise=depthwise):
         return True
-    return target.has_fp32_gemm and (not depthwise or outputs == movement.groups)
+    return target.has_fp32_gemm and (not depthwise or outputs == attributes.groups)
 
 
 def bf16_is_own(dtype: np.dtype[Any], target: Target, *, depthwise: bool) -> bool:
-    """Return whether weights of bfloat16 are multiplied as such; upcast when packed otherwise."""
+    """Return whether bfloat16 weights stay bfloat16; they are upcast when packed otherwise."""
     return dtype == ml_dtypes.bfloat16 and target.has_bf16_dot and not depthwise
 
 
 def _int8_kernel(
-    kernel: Quantized, movement: Movement, target: Target, *, depthwise: bool
+    kernel: Quantized, attributes: ConvAttributes, target: Target, *, depthwise: bool
 ) -> ConvolutionKernel | None:
-    """Return our int8 kernel of a convolution where it reads K-groups of 4; None for others."""
+    """Return our int8 kernel of a convolution if it has K-groups of 4 (VNNI); else None."""
     same = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
-    problem = Convolution(kernel, None, movement, same, depthwise=depthwise)
+    problem = Convolution(kernel, None, attributes, same, depthwise=depthwise)
     found = next(
-        each.row for each in considered(ROWS, problem.kind, problem, target) if not each.passed_over
+        each.row
+        for each in evaluate_rows(ROWS, problem.kind, problem, target)
+        if not each.reject_reason
     )
     own = found.kernel
     vnni = target.int8_group == 4
@@ -190,37 +201,37 @@ def _int8_kernel(
 
 
 def stores_offsets(
-    kernel: Quantized, movement: Movement, target: Target, *, depthwise: bool
+    kernel: Quantized, attributes: ConvAttributes, target: Target, *, depthwise: bool
 ) -> bool:
-    """Return whether a convolution of int8 reads and writes bytes with an offset of +128."""
-    found = _int8_kernel(kernel, movement, target, depthwise=depthwise)
+    """Return whether an int8 convolution reads and writes bytes stored with an offset of +128."""
+    found = _int8_kernel(kernel, attributes, target, depthwise=depthwise)
     return found is not None and found.offsets
 
 
-def adds_residual_int8(kernel: Quantized, movement: Movement, target: Target) -> bool:
-    """Return whether a convolution of int8 can add a second tensor to its result."""
-    found = _int8_kernel(kernel, movement, target, depthwise=False)
+def adds_residual_int8(kernel: Quantized, attributes: ConvAttributes, target: Target) -> bool:
+    """Return whether an int8 convolution can fuse the Add of a residual."""
+    found = _int8_kernel(kernel, attributes, target, depthwise=False)
     return found is not None and found.adds
 
 
 def _depthwise(problem: Convolution, target: Target) -> str:
     epilogue, image = problem.epilogue, problem.image
-    return depthwise_passed_over(problem.shape, problem.movement, epilogue, image, target)
+    return depthwise_reject_reason(problem.shape, problem.attributes, epilogue, image, target)
 
 
 def _without_bf16_dot(problem: Convolution, target: Target) -> str:
     return "" if target.has_bf16_dot else "no AVX512-BF16"
 
 
-def _shifted(problem: Convolution) -> bool:
-    """Return whether weights have zero points, which XNNPACK's kernels do not have."""
+def _has_weight_zeros(problem: Convolution) -> bool:
+    """Return whether weights have zero points, which XNNPACK's kernels do not support."""
     kernel = problem.kernel
     outputs = problem.shape[-1 if problem.depthwise else 0]
     return isinstance(kernel, Quantized) and zero_points(kernel, outputs) is not None
 
 
 def _int8(problem: Convolution, target: Target) -> str:
-    if target.int8_is_own or _shifted(problem):
+    if target.int8_is_own or _has_weight_zeros(problem):
         return ""
     return f"it is not known to be faster on {target.level}"
 
@@ -228,7 +239,7 @@ def _int8(problem: Convolution, target: Target) -> str:
 def _int8_winograd(problem: Convolution, target: Target) -> str:
     if target.int8_group == 4:
         return "VNNI multiplies faster than tiles are transformed"
-    if _shifted(problem):
+    if _has_weight_zeros(problem):
         return "weights have zero points"
     if not winograd.pays_for_int8(problem):
         return "it does not pay"
@@ -236,16 +247,16 @@ def _int8_winograd(problem: Convolution, target: Target) -> str:
 
 
 def _int8_depthwise(problem: Convolution, target: Target) -> str:
-    if problem.shape[-1] != problem.movement.groups:
+    if problem.shape[-1] != problem.attributes.groups:
         return "several outputs for each channel"
     return _int8(problem, target)
 
 
-def _int8_quads(problem: Convolution, target: Target) -> str:
+def _int8_vnni(problem: Convolution, target: Target) -> str:
     if target.int8_group != 4:
         return "no VNNI"
-    if _shifted(problem):
-        return "weights less their zero points take int16"
+    if _has_weight_zeros(problem):
+        return "weights minus zero points need int16"
     return _int8_depthwise(problem, target)
 
 
@@ -336,11 +347,11 @@ ROWS: tuple[ConvolutionRow, ...] = (
     Row(
         "depthwise",
         _INT8,
-        int8_depthwise.QUADS,
+        int8_depthwise.VNNI,
         "blocks of 64 channels, four taps side by side",
         "AVX-512 with VNNI",
         "3.2 times as fast as XNNPACK on an Ice Lake",
-        _int8_quads,
+        _int8_vnni,
     ),
     Row(
         "depthwise",

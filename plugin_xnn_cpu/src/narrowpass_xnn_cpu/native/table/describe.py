@@ -12,7 +12,7 @@ import numpy as np
 
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import isa
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, Movement
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
 from narrowpass_xnn_cpu.native.table import convolution, matmul
@@ -63,9 +63,9 @@ def _int8(*shape: int) -> Quantized:
 
 def samples() -> Iterator[tuple[str, Convolution | Matmul]]:
     """Yield a problem of each kind, named by its sizes."""
-    same = Movement((1, 1, 1, 1))
-    deep = Movement((1, 1, 1, 1), groups=64)
-    strided = Movement((1, 1, 1, 1), (2, 2), groups=64)
+    same = ConvAttributes((1, 1, 1, 1))
+    deep = ConvAttributes((1, 1, 1, 1), groups=64)
+    strided = ConvAttributes((1, 1, 1, 1), (2, 2), groups=64)
     image = 1, 56, 56
     floats = _weight(np.float32, 64, 3, 3, 64)
     taps = _weight(np.float32, 3, 3, 64)
@@ -73,7 +73,10 @@ def samples() -> Iterator[tuple[str, Convolution | Matmul]]:
     yield "3 x 3 of 56 x 56, 64 to 64, float32", Convolution(floats, None, same, image=image)
     small = _weight(np.float32, 512, 3, 3, 512)
     yield "3 x 3 of 7 x 7, 512 to 512, float32", Convolution(small, None, same, image=(1, 7, 7))
-    yield "3 x 3 of 56 x 56, stride 2, float32", Convolution(floats, None, Movement(strides=(2, 2)))
+    yield (
+        "3 x 3 of 56 x 56, stride 2, float32",
+        Convolution(floats, None, ConvAttributes(strides=(2, 2))),
+    )
     yield "depthwise 3 x 3, float32", Convolution(taps, None, deep, depthwise=True)
     yield (
         "depthwise 3 x 3 of 56 x 56, stride 2, float32",

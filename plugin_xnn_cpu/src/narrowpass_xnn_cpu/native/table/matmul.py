@@ -1,10 +1,11 @@
-"""Which kernels compute matmuls with constant matrices: XNNPACK's, or ours.
+"""Rows of the kernel table for matmuls with constant matrices, XNNPACK's kernels and ours.
 
 Float32
 -------
-On AVX-512 XNNPACK's micro-kernels are 7 x 16 and load 8 registers for 7 that they multiply; ours
-are 8 x 48 and 6 x 64 and load 11 or 10 for 24. Billions of operations a second on one core of an
-Ice Lake server at 2.8 GHz, of about 167 (`benchmarks/fp32_kernels.py`):
+On AVX-512 XNNPACK's micro-kernel is 7 x 16, with 8 loads for 7 FMA instructions; ours are 8 x 48
+and 6 x 64, with 11 and 10 loads for 24. Billions of multiplications and additions a second on one
+core of an Ice Lake server at 2.8 GHz, whose peak is about 167
+(`benchmarks/kernels/fp32_kernels.py`):
 
 ===========================================  =======  ====
 matmul                                       XNNPACK  here
@@ -18,34 +19,34 @@ matmul                                       XNNPACK  here
 ===========================================  =======  ====
 
 On AVX2 ours is as fast as XNNPACK's, 0.94 to 1.08 times from 128 rows on, and 1.15 to 2.6 times as
-fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It ends with any epilogue:
-the result is not read and written once more, where XNNPACK only clamps.
+fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It fuses any epilogue,
+where XNNPACK has a clamp only and others read and write the result once more.
 
 Bfloat16
 --------
-Elsewhere such weights are upcast when they are packed, and multiplied as float32. What pays depends
-on whether the processor multiplies pairs of bfloat16 (AVX512-BF16), at twice the rate of float32.
-One that does not can still read the weights in half the time, and upcast them in its registers:
+AVX512-BF16 multiplies pairs of bfloat16 at twice the rate of float32. Other processors can still
+read bfloat16 weights in half the time and upcast them in registers, or upcast them to float32 when
+they are packed:
 
 =====================================  ===========================  ==========================
-code for                               matmuls                      convolutions
+instruction set                        bfloat16 matmuls             bfloat16 convolutions
 =====================================  ===========================  ==========================
 AVX512-BF16                            all                          all but depthwise ones
-AVX-512, AVX2                          up to `BF16_ROWS` rows, and  none: inputs would be
-                                       where rows are not known     rounded for nothing
+AVX-512, AVX2                          up to `BF16_ROWS` rows, and  none: rounding inputs
+                                       where rows are not known     would gain no speed
 other processors                       none                         none
 =====================================  ===========================  ==========================
 
-`benchmarks/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed; with
-many, splitting pairs costs a tenth to a fifth, and float32 does without rounding the rows. Where
-their number is not known, such as in a decoder that is given a prompt and then one token at a time,
-one matrix of bfloat16 serves both: another one of float32 would be twice as large as that.
+`benchmarks/kernels/bf16_kernels.py` measures it. With one row, half the bytes are twice the speed;
+with many, splitting pairs costs a tenth to a fifth, and float32 need not round the rows. Where the
+number of rows is not known, such as in prefill and decode of one model, the same bfloat16 matrix is
+used for both: a float32 one would be twice as large.
 
 Int8
 ----
-Both makers' accumulators are exact. Billions of operations a second on one core, and how many times
-as fast as XNNPACK that is (``benchmarks/int8_kernels.py``), on a Zen 3 and on an Ice Lake; see
-`convolution`:
+Accumulators are exact in XNNPACK's kernels and in ours. Billions of operations a second on one
+core, and the speedup over XNNPACK (``benchmarks/kernels/int8_kernels.py``), on a Zen 3 and on an
+Ice Lake; see `convolution`:
 
 ============================================  ====  =====  ====  =====
 matmul                                        Zen 3        Ice Lake
@@ -54,9 +55,9 @@ matmul                                        Zen 3        Ice Lake
 1 row, 2048 to 1000 channels                    52    1.0    59    1.0
 ============================================  ====  =====  ====  =====
 
-When rows are known, up to 4 of float32 are multiplied by a GEMV that reads the packed panels in
-eight to twelve streams (`own/few_rows.py`), and 16 and more with a matrix of int8 by one that
-upcasts it in L2 (`own/upcast.py`).
+When the number of rows is known, up to 4 float32 rows are computed by a GEMV that reads the packed
+panels in eight to twelve streams (`own/gemv.py`), and 16 and more with an int8 matrix by a GEMM
+that upcasts panels in L2 (`own/upcast.py`).
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native.own import bf16, blocks, fp32, int8_convolution, int8_matmul
-from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, TABLE, FewRows
+from narrowpass_xnn_cpu.native.own import bf16, block_quantized, fp32, int8_convolution, int8_matmul
+from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, UNPACKED, Gemv
 from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, PackedMatmul
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
@@ -80,12 +81,12 @@ from narrowpass_xnn_cpu.native.xnnpack import matmul as xnnpack
 from narrowpass_xnn_cpu.native.xnnpack.matmul import XnnMatmul
 
 BF16_ROWS = 12
-"""Up to so many rows, of a tile, splitting pairs costs less than the reading that is spared."""
+"""MR: up to one micro-kernel tile, splitting pairs costs less than reading half the bytes saves."""
 
 
 @dataclass(frozen=True)
 class _Upcast:
-    """A kernel of float32 for a narrow matrix, which is upcast when it is packed."""
+    """The float32 kernel for a bfloat16 matrix, which is upcast when it is packed."""
 
     kernel: MatmulKernel
 
@@ -110,8 +111,8 @@ class _Upcast:
 UPCAST = _Upcast(fp32.MATMUL)
 
 
-def bf16_passed_over(rows: int | None, target: Target) -> str:
-    """Return why our kernel of bfloat16 does not compute so many rows, None for unknown."""
+def bf16_reject_reason(rows: int | None, target: Target) -> str:
+    """Return why our bfloat16 kernel rejects so many rows, None for unknown; empty if not."""
     if target.has_bf16_dot:
         return ""
     if not target.has_bf16:
@@ -119,17 +120,17 @@ def bf16_passed_over(rows: int | None, target: Target) -> str:
     return "" if rows is None or rows <= BF16_ROWS else f"more than {BF16_ROWS} rows"
 
 
-def quantizes_rows_before(matrix: Quantized, outputs: int, target: Target) -> bool:
-    """Return whether rows are quantized once, before all matmuls of int8 that read them."""
+def quantizes_rows_once(matrix: Quantized, outputs: int, target: Target) -> bool:
+    """Return whether a step of its own quantizes rows, once for all matmuls that read them."""
     return target.int8_is_own or zero_points(matrix, outputs) is not None
 
 
-def _table(problem: Matmul, target: Target) -> str:
+def _unpacked(problem: Matmul, target: Target) -> str:
     if not problem.in_memory or problem.transposed:
-        return "no row of the matrix is looked up as it is stored"
-    if problem.rows is None or problem.rows > MOST_ROWS or problem.bias is not None:
-        return f"a bias, or more than {MOST_ROWS} rows"
-    return "" if target.reads_tables else "no AVX2"
+        return "no Gather reads the same matrix"
+    if problem.rows is None or problem.rows > MAX_ROWS or problem.bias is not None:
+        return f"a bias, or more than {MAX_ROWS} rows"
+    return "" if target.reads_unpacked else "no AVX2"
 
 
 def _float(problem: Matmul, target: Target) -> str:
@@ -137,14 +138,14 @@ def _float(problem: Matmul, target: Target) -> str:
 
 
 def _bf16(problem: Matmul, target: Target) -> str:
-    return bf16_passed_over(problem.rows, target)
+    return bf16_reject_reason(problem.rows, target)
 
 
 def _int8(problem: Matmul, target: Target) -> str:
     matrix, outputs = problem.matrix, problem.sizes[1]
     if target.int8_is_own:
         return ""
-    if isinstance(matrix, Quantized) and quantizes_rows_before(matrix, outputs, target):
+    if isinstance(matrix, Quantized) and quantizes_rows_once(matrix, outputs, target):
         return ""
     return f"it is not known to be faster on {target.level}"
 
@@ -155,17 +156,17 @@ _WHERE = "AVX2, AVX-512 with VNNI; anywhere with zero points of weights"
 _FASTER = "1.4 times as fast as XNNPACK from 128 rows on, as fast with one"
 _AS_FAST = "for AVX-512 alone ours has the code of AVX2; that for ARM multiplies int8 as such"
 
-MatmulRow = Row[Matmul, PackedMatmul | XnnMatmul | FewRows]
+MatmulRow = Row[Matmul, PackedMatmul | XnnMatmul | Gemv]
 
 ROWS: tuple[MatmulRow, ...] = (
     Row(
         "matmul",
         "float32 x float32",
-        TABLE,
+        UNPACKED,
         "none: read as the model stores it",
-        f"AVX2, AVX-512: up to {MOST_ROWS} rows and a matrix whose rows are looked up too",
+        f"AVX2, AVX-512: up to {MAX_ROWS} rows and a matrix whose rows are looked up too",
         "the matrix is in memory once; as fast as packed panels, which few rows read once",
-        _table,
+        _unpacked,
     ),
     Row(
         "matmul",
@@ -252,9 +253,17 @@ ROWS: tuple[MatmulRow, ...] = (
     Row(
         "matmul",
         "float32 x blocks",
-        blocks.MATMUL,
+        block_quantized.MATMUL,
         "panels of 32 columns, blocks with their scales",
         "everywhere",
         "an eighth or a quarter of the bytes",
+    ),
+    Row(
+        "matmul",
+        "float32 per block x blocks",
+        block_quantized.MATMUL,
+        "panels of 32 columns, blocks with their scales",
+        "everywhere",
+        "with VNNI a fifth of the instructions for a weight",
     ),
 )

@@ -1,4 +1,4 @@
-"""Rows of the kernel table, and the selection among them."""
+"""Rows of the kernel table, and their evaluation for a problem."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ P_contra = TypeVar("P_contra", Convolution, Matmul, contravariant=True)
 
 
 class Kernel(Protocol[P_contra, O_co]):
-    """What a row selects: packs the constants of a problem, and returns the operator.
+    """A kernel that a row selects. It packs the constants of a problem and returns the operator.
 
     Attributes:
-        name: of the kernel, for people.
-        call: of the tape.
+        name: of the kernel, as plans print it.
+        call: its name in ``kernels.def``.
     """
 
     @property
     def name(self) -> str:
-        """The kernel's name, for people."""
+        """The kernel's name, as plans print it."""
 
     @property
     def call(self) -> str:
-        """The call of the tape."""
+        """The kernel's name in ``kernels.def``."""
 
     def create(self, problem: P_contra, session: Session | None = None) -> O_co:
         """Pack, in a session of the weights cache if there is one."""
@@ -42,15 +42,14 @@ class Row(Generic[P, O_co]):
     """A kernel and the problems that it is selected for.
 
     Attributes:
-        kind: of the problem.
-        dtypes: of the problem.
-        kernel: packs the constants, and returns the operator.
-        packing: how it packs, for people.
-        where: the processors and shapes that it is selected for, for people.
-        reason: what was measured.
-        passed_over: returns why a problem is left to the rows below; empty where it is selected.
-        may_be_unfit: whether constants may turn out to be unfit for it when they are packed: the
-            rows below compute them then.
+        kind: kind of the problems.
+        dtypes: dtypes of the problems.
+        kernel: the kernel.
+        packing: its packed layout, as text.
+        where: processors and shapes that it is selected for, as text.
+        reason: the measurement behind the selection, as text.
+        reject_reason: returns why a problem is left to the rows below; empty if it is accepted.
+        may_be_unfit: whether packing may raise `UnfitError`; the next row is tried then.
     """
 
     kind: str
@@ -59,7 +58,7 @@ class Row(Generic[P, O_co]):
     packing: str
     where: str
     reason: str
-    passed_over: Callable[[P, Target], str] = lambda problem, target: ""
+    reject_reason: Callable[[P, Target], str] = lambda problem, target: ""
     may_be_unfit: bool = False
 
     def create(self, problem: P, session: Session | None = None) -> O_co:
@@ -70,40 +69,40 @@ class Row(Generic[P, O_co]):
             session: of the weights cache; None to pack for this operator alone.
 
         Raises:
-            UnfitError: constants that cannot be computed with exactly.
-            BackendError: what is not valid otherwise.
+            UnfitError: constants for which the kernel would not be exact.
+            BackendError: other invalid shapes or types.
         """
         return self.kernel.create(problem, session)
 
     @property
-    def maker(self) -> str:
+    def provider(self) -> str:
         """``xnnpack`` or ``own``, as the folder of the kernel is called."""
         return "xnnpack" if type(self.kernel).__name__.startswith("Xnn") else "own"
 
     @property
     def selection(self) -> Selection:
-        """What a plan says of it."""
+        """Kernel, packing and reason, as a plan prints them."""
         return Selection(str(self), self.packing, self.reason)
 
     def __str__(self) -> str:
-        return f"{self.maker} {self.kernel.name} ({self.kernel.call})"
+        return f"{self.provider} {self.kernel.name} ({self.kernel.call})"
 
 
 @dataclass(frozen=True)
 class Candidate(Generic[P, O_co]):
-    """A row that was considered, and why it was passed over; empty for one that fits."""
+    """A row of the problem's kind and dtypes, and why it was rejected; empty if it was accepted."""
 
     row: Row[P, O_co]
-    passed_over: str
+    reject_reason: str
 
     def __str__(self) -> str:
-        return f"{self.row}: {self.passed_over or 'it fits'}"
+        return f"{self.row}: {self.reject_reason or 'accepted'}"
 
 
-def considered(
+def evaluate_rows(
     rows: tuple[Row[P, O_co], ...], kind: str, problem: P, target: Target
 ) -> Iterator[Candidate[P, O_co]]:
-    """Yield the rows for a problem of this kind in order, and why each was passed over."""
+    """Yield the rows for a problem's kind and dtypes in order, with their reasons to reject it."""
     for row in rows:
         if row.kind == kind and row.dtypes == problem.dtypes:
-            yield Candidate(row, row.passed_over(problem, target))
+            yield Candidate(row, row.reject_reason(problem, target))

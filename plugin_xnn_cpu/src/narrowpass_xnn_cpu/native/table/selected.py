@@ -1,4 +1,4 @@
-"""The kernel that is selected for a lowered operation, before anything is packed."""
+"""The kernel selected for a lowered operation, before its constants are packed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Selection:
-    """A kernel, and why it was selected.
+    """A kernel, and why it was selected; all as text.
 
     Attributes:
-        kernel: its maker, name and call; the name alone where no table has others.
-        packing: how its constants are packed; empty where it has none.
-        reason: what was measured; empty where there is no other kernel.
+        kernel: ``own`` or ``xnnpack``, name and call; the name alone if it has no row in the table.
+        packing: the packed layout of constants; empty if it has none.
+        reason: the measurement behind the selection; empty if there is no other kernel.
     """
 
     kernel: str
@@ -21,6 +21,6 @@ class Selection:
     reason: str = ""
 
     def facts(self) -> Mapping[str, str]:
-        """Return what a printed plan says of it."""
+        """Return the fields that a printed plan has, without empty ones."""
         fields = {"kernel": self.kernel, "packing": self.packing, "reason": self.reason}
         return {name: text for name, text in fields.items() if text}

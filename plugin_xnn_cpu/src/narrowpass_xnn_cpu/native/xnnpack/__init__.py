@@ -1,1 +1,1 @@
-"""XNNPACK's operators, checked where XNNPACK asserts or accepts silently."""
+"""XNNPACK's operators; arguments that XNNPACK only asserts, or ignores, are checked here."""

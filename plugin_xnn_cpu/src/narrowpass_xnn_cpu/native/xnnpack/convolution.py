@@ -8,21 +8,21 @@ from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import (
-    check_window,
+    check_kernel_size,
     checked_pixels,
     checked_range,
     checked_weights,
 )
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution, check_spread
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, check_transposed_output
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import (
     Requantized,
     checked_integers,
+    checked_requantization,
     checked_scales,
-    fitting,
 )
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
 
@@ -32,11 +32,11 @@ class XnnConvolutionKernel:
     """One of XNNPACK's convolutions.
 
     Attributes:
-        name: of the kernel, for people.
-        call: of the tape.
-        kind: names what is packed in weights caches.
-        creating: the function of XNNPACK that packs.
-        reshaping: the one for sizes of an input.
+        name: of the kernel, as plans print it.
+        call: its name in ``kernels.def``.
+        kind: part of the names of packed weights in weights caches.
+        creating: the function ``xnn_create_*``, which packs.
+        reshaping: the function ``xnn_reshape_*``.
     """
 
     name: str
@@ -49,8 +49,8 @@ class XnnConvolutionKernel:
         """Pack the weights, in a session of the weights cache if there is one.
 
         Raises:
-            UnfitError: constants that XNNPACK does not compute rightly with.
-            BackendError: what is not valid otherwise.
+            UnfitError: constants that XNNPACK does not support.
+            BackendError: other invalid shapes or types.
         """
         return XnnConvolution(self, problem, session)
 
@@ -89,7 +89,7 @@ class XnnConvolution(XnnOperator):
     """A convolution of XNNPACK with its packed weights.
 
     Attributes:
-        kernel: which one.
+        kernel: the kernel.
         channels: of the input.
     """
 
@@ -100,21 +100,29 @@ class XnnConvolution(XnnOperator):
         self.kernel, self.call, self.kind = kernel, kernel.call, kernel.kind
         self.name = "convolution"
         self._problem = problem
-        windows, movement = problem.windows, problem.movement
-        self.channels, self.outputs = windows.channels, windows.outputs
-        groups = movement.groups
-        top, left, bottom, right = movement.pads
+        geometry, attributes = problem.geometry, problem.attributes
+        self.channels, self.outputs = geometry.channels, geometry.outputs
+        groups = attributes.groups
+        top, left, bottom, right = attributes.pads
         sizes = (
-            *(top, right, bottom, left, *windows.size, *movement.strides, *movement.dilations),
+            *(
+                top,
+                right,
+                bottom,
+                left,
+                *geometry.kernel_size,
+                *attributes.strides,
+                *attributes.dilations,
+            ),
             *(groups, self.channels // groups, self.outputs // groups),
             *(self.channels, self.outputs),
         )
         adjustments = problem.adjustments
         if adjustments is not None:
             checked_pixels(adjustments, 0, "output padding")
-            if any(a >= s for a, s in zip(adjustments, movement.strides, strict=True)):
+            if any(a >= s for a, s in zip(adjustments, attributes.strides, strict=True)):
                 raise BackendError(
-                    f"output padding {adjustments} is not below the stride {movement.strides}"
+                    f"output padding {adjustments} is not below the stride {attributes.strides}"
                 )
         flags = self._lib.XNN_FLAG_DEPTHWISE_CONVOLUTION if problem.depthwise else 0
         if isinstance(problem.kernel, Quantized) and isinstance(problem.result, Requantized):
@@ -127,7 +135,7 @@ class XnnConvolution(XnnOperator):
     def _pack_float(
         self, kernel: Weight, sizes: tuple[int, ...], flags: int, session: Session | None
     ) -> None:
-        problem, movement = self._problem, self._problem.movement
+        problem, attributes = self._problem, self._problem.attributes
         checked_weights(kernel, problem.bias, self.outputs, "float32", "float32")
         low, high = checked_range(clamp_of(problem.epilogue))
         create = getattr(self._lib, self.kernel.creating)
@@ -135,7 +143,7 @@ class XnnConvolution(XnnOperator):
         def call(k: Any, b: Any, cache: Any, handle: Any) -> int:
             return int(create(*sizes, k, b, low, high, flags | self._flags, cache, handle))
 
-        parameters = (movement.groups, movement.strides, flags)
+        parameters = (attributes.groups, attributes.strides, flags)
         self._packed(session, parameters, kernel, problem.bias, call)
 
     def _pack_int8(
@@ -146,35 +154,40 @@ class XnnConvolution(XnnOperator):
         flags: int,
         session: Session | None,
     ) -> None:
-        problem, movement = self._problem, self._problem.movement
+        problem, attributes = self._problem, self._problem.attributes
         requantized.check()
         integers = checked_integers(kernel.integers)
         scales = checked_scales(kernel, self.outputs, 2 if problem.depthwise else 0)
         checked_weights(integers, problem.bias, self.outputs, "int8", "int32")
-        given, made, (low, high) = requantized.given, requantized.made, requantized.limits
+        source, result, (low, high) = requantized.input, requantized.output, requantized.limits
         create = getattr(self._lib, self.kernel.creating)
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any) -> int:
-            ends = made.zero_point, made.scale, low, high, flags | self._flags, cache, handle
-            return int(create(*sizes, given.zero_point, given.scale, s, k, b, *ends))
+            rest = result.zero_point, result.scale, low, high, flags | self._flags, cache, handle
+            return int(create(*sizes, source.zero_point, source.scale, s, k, b, *rest))
 
-        # All that the packed bytes follow from: the bias includes zero points, scales are of both.
-        parameters = (movement.groups, movement.strides, flags, given, made.scale.hex())
-        others = [fitting(scales, requantized)]
+        # All that determines the packed bytes: the packed bias depends on zero points, and the
+        # packed scales on those of input and output.
+        parameters = (attributes.groups, attributes.strides, flags, source, result.scale.hex())
+        others = [checked_requantization(scales, requantized)]
         self._packed(session, parameters, integers, problem.bias, call, others)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Reshape for an input of `shape` [N, H, W, C]; return the output's height and width."""
-        problem, windows = self._problem, self._problem.windows
-        image = windows.checked_image(shape)
+        problem, geometry = self._problem, self._problem.geometry
+        image = geometry.checked_image(shape)
         function = self.kernel.reshaping
         sizes = self._ffi.new("size_t[3]")
         if problem.adjustments is not None:
-            check_spread(image, windows.size, problem.movement, problem.adjustments)
+            check_transposed_output(
+                image, geometry.kernel_size, problem.attributes, problem.adjustments
+            )
             rest = *problem.adjustments, sizes, sizes + 1
             self._reshape(function, shape, *image[:3], *rest, pool.handle)
             return sizes[0], sizes[1]
-        check_window(image, windows.size, problem.movement.pads, problem.movement.dilations)
+        check_kernel_size(
+            image, geometry.kernel_size, problem.attributes.pads, problem.attributes.dilations
+        )
         rest = sizes, sizes + 1, sizes + 2
         self._reshape(function, shape, *image[:3], *rest, pool.handle)
         self.workspace = sizes[0]
@@ -182,10 +195,10 @@ class XnnConvolution(XnnOperator):
 
 
 def clamp_of(epilogue: Epilogue) -> tuple[float, float]:
-    """Return the bounds of an epilogue that is nothing but a clamp, which XNNPACK has.
+    """Return the clipping range of an epilogue; XNNPACK has no other one.
 
     Raises:
-        BackendError: it is more than a clamp.
+        BackendError: an epilogue with another function, or with a residual.
     """
     if not epilogue.is_clamp:
         raise BackendError(f"XNNPACK's operators do not end with {epilogue}")

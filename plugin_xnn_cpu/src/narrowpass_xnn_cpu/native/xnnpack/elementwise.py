@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import checked_range, checked_shape
 from narrowpass_xnn_cpu.native.problems.quantization import (
+    ADD_RATIO,
     MULTIPLY_RATIO,
-    SUM_RATIO,
     Quantization,
     check_ratio,
 )
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
 
 
@@ -57,7 +57,7 @@ class Binary(XnnOperator):
         quantizations: of both operands of int8 and of the result; None for float32.
 
     Raises:
-        UnfitError: scales that XNNPACK does not compute rightly with.
+        UnfitError: scales that XNNPACK does not support.
     """
 
     call = "NP_BINARY"
@@ -89,13 +89,15 @@ class Binary(XnnOperator):
         self._reshape(function, (a, b), *sizes, pool.handle)
 
 
-def check_scales(kind: str, first: Quantization, second: Quantization, made: Quantization) -> None:
-    """Raise `UnfitError` for scales that XNNPACK does not compute `kind` rightly with."""
-    for item in (first, second, made):
+def check_scales(
+    kind: str, first: Quantization, second: Quantization, output: Quantization
+) -> None:
+    """Raise `UnfitError` for scales outside of XNNPACK's range for `kind`."""
+    for item in (first, second, output):
         item.check()
     if kind == "multiply":
-        ratio = first.scale * second.scale / made.scale
+        ratio = first.scale * second.scale / output.scale
         check_ratio("first scale * second scale / output scale", ratio, MULTIPLY_RATIO)
         return
     for item in (first, second):
-        check_ratio("input scale / output scale", item.scale / made.scale, SUM_RATIO)
+        check_ratio("input scale / output scale", item.scale / output.scale, ADD_RATIO)

@@ -1,4 +1,4 @@
-"""XNNPACK's matmuls with constant matrices, of every pair of types that it has."""
+"""XNNPACK's fully connected operators, for all of its combinations of types."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.own.by_rows import ByRows
-from narrowpass_xnn_cpu.native.own.few_rows import MOST_ROWS, FewRows
-from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, layout_of
+from narrowpass_xnn_cpu.native.own.gemv import Gemv
+from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, probe_layout
+from narrowpass_xnn_cpu.native.own.row_dispatch import RowDispatch
 from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import (
     checked_range,
     checked_shape,
@@ -29,16 +28,17 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     LOW,
     Quantization,
     Requantized,
-    check_terms,
+    bias_over_scales,
+    check_accumulator_headroom,
     checked_integers,
+    checked_requantization,
     checked_scales,
-    divided,
-    fitting,
 )
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_half_gemm
+from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 from narrowpass_xnn_cpu.native.xnnpack.row_quantizer import RowQuantizer
 
 
@@ -47,12 +47,13 @@ class XnnMatmulKernel:
     """One of XNNPACK's matmuls with a constant matrix.
 
     Attributes:
-        name: of the kernel, for people.
-        call: of the tape.
-        kind: names what is packed in weights caches.
-        creating: the function of XNNPACK that packs; empty where the type of the rows decides.
-        reshaping: the one for a number of rows.
-        bias: the dtype of the bias as it is packed.
+        name: of the kernel, as plans print it.
+        call: its name in ``kernels.def``.
+        kind: part of the names of packed weights in weights caches.
+        creating: the function ``xnn_create_*``, which packs; empty where it depends on the type of
+            quantized rows.
+        reshaping: the function ``xnn_reshape_*``.
+        bias: the dtype of the packed bias.
     """
 
     name: str
@@ -66,10 +67,10 @@ class XnnMatmulKernel:
         """Pack the matrix, in a session of the weights cache if there is one.
 
         Raises:
-            UnfitError: constants that XNNPACK does not compute rightly with. Elements are checked
-                when they are packed: what is found packed was fit.
-            BackendError: what is not valid otherwise, or a type that this processor has no kernels
-                for.
+            UnfitError: constants that XNNPACK does not support. Elements are checked when they are
+                packed, not when they are found packed.
+            BackendError: other invalid shapes or types, or a type without kernels for this
+                processor.
         """
         return XnnMatmul(self, problem, session)
 
@@ -128,16 +129,16 @@ _BY_ROWS = {
         "xnn_reshape_fully_connected_nc_qdu8_f32_qc8w",
     ),
 }
-"""For dynamic ranges, by the type of the rows."""
+"""Functions for rows with scales of their own, by the type of the quantized rows."""
 
 
-class XnnMatmul(ByRows, XnnOperator):
+class XnnMatmul(RowDispatch, XnnOperator):
     """A matmul of XNNPACK with its packed matrix.
 
     Attributes:
-        kernel: which one.
-        channels: of a row.
-        outputs: of a row of the result.
+        kernel: the kernel.
+        channels: K, the columns of the input.
+        outputs: N, the columns of the result.
     """
 
     def __init__(self, kernel: XnnMatmulKernel, problem: Matmul, session: Session | None) -> None:
@@ -146,7 +147,7 @@ class XnnMatmul(ByRows, XnnOperator):
         self._problem = problem
         self.channels, self.outputs = problem.sizes
         self._quantizer: RowQuantizer | None = None
-        self._row_dtype = ""  # of rows of int8 that a kernel for dynamic ranges multiplies
+        self._row_dtype = ""  # type of rows with scales of their own
         self._functions = kernel.creating, kernel.reshaping
         flags = self._lib.XNN_FLAG_TRANSPOSE_WEIGHTS if problem.transposed else 0
         if isinstance(problem.matrix, Weight):
@@ -168,7 +169,7 @@ class XnnMatmul(ByRows, XnnOperator):
     def _pack_float(self, kernel: Weight, flags: int, session: Session | None) -> None:
         bias, dtype = self._problem.bias, kernel.dtype.name
         if BY_DTYPE.get(dtype) is not self.kernel:
-            raise BackendError(f"there are no products of matrices of {dtype}")
+            raise BackendError(f"XNNPACK has no matmul with a matrix of {dtype}")
         low, high = checked_range(clamp_of(self._problem.epilogue))
         if bias is not None:
             bias = bias.cast(np.dtype(self.kernel.bias))
@@ -185,47 +186,47 @@ class XnnMatmul(ByRows, XnnOperator):
     ) -> None:
         requantized.check()
         integers, scales = self._constants(matrix, "int32")
-        given, made, (low, high) = requantized.given, requantized.made, requantized.limits
+        source, result, (low, high) = requantized.input, requantized.output, requantized.limits
         create, sizes = self._creating(), self._sizes
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any) -> int:
-            ends = made.zero_point, made.scale, low, high, flags | self._flags, cache, handle
-            return int(create(*sizes, given.zero_point, given.scale, s, k, b, *ends))
+            rest = result.zero_point, result.scale, low, high, flags | self._flags, cache, handle
+            return int(create(*sizes, source.zero_point, source.scale, s, k, b, *rest))
 
-        parameters = (flags, given, made.scale.hex())
-        others = [fitting(scales, requantized)]
+        parameters = (flags, source, result.scale.hex())
+        others = [checked_requantization(scales, requantized)]
         self._packed(session, parameters, integers, self._problem.bias, call, others)
 
     def _pack_scaled(self, matrix: Quantized, flags: int, session: Session | None) -> None:
-        """Pack a matrix whose result is float32, of rows of float32 or of int8."""
+        """Pack an int8 matrix for float32 results, of float32 or int8 rows."""
         problem, operand = self._problem, self._problem.operand
         parameters: object = flags
         if isinstance(operand, PerToken):
-            check_terms(self.channels, "channels")
-        elif operand is not None:
+            check_accumulator_headroom(self.channels, "channels")
+        elif isinstance(operand, Quantization):
             operand.check()
         low, high = checked_range(clamp_of(problem.epilogue))
         integers, scales = self._constants(matrix, "float32")
         bias, others = problem.bias, [scales]
         if operand is None:
-            # The accumulator is scaled as a whole, with the bias in it.
-            bias = None if bias is None else divided(bias, scales)
+            # XNNPACK multiplies the sum of accumulator and bias by the scale.
+            bias = None if bias is None else bias_over_scales(bias, scales)
         else:
             unsigned = operand.unsigned if isinstance(operand, PerToken) else None
-            unsigned = takes_unsigned_rows() if unsigned is None else unsigned
+            unsigned = has_unsigned_rows() if unsigned is None else unsigned
             self._row_dtype = "uint8" if unsigned else "int8"
             self._functions = _BY_ROWS[self._row_dtype]
             parameters = (flags, self._row_dtype)
-            # XNNPACK leaves scales and bias out of its key: they name the block.
+            # XNNPACK's cache key has neither scales nor bias; our names of blocks need both.
             others, bias = [scales] if bias is None else [scales, bias], None
             if isinstance(operand, PerToken):
                 self._quantizer = RowQuantizer(self._row_dtype)
         create, sizes = self._creating(), self._sizes
 
-        def call(k: Any, b: Any, cache: Any, made: Any, s: Any, other: Any = None) -> int:
+        def call(k: Any, b: Any, cache: Any, handle: Any, s: Any, other: Any = None) -> int:
             if other is None:
                 other = b if operand is None else self._ffi.NULL
-            return int(create(*sizes, s, k, other, low, high, flags | self._flags, cache, made))
+            return int(create(*sizes, s, k, other, low, high, flags | self._flags, cache, handle))
 
         self._packed(session, parameters, integers, bias, call, others)
 
@@ -236,18 +237,16 @@ class XnnMatmul(ByRows, XnnOperator):
         return integers, scales
 
     def panels(self) -> Panels | None:
-        """See `ByRows.panels`."""
+        """See `RowDispatch.panels`."""
         kind = {F32: "float32", F16: "float16", INT8: "int8"}.get(self.kernel, "")
-        if self.kernel is PER_TOKEN and self._row_dtype == "uint8":
-            kind = "int8 rows"
         layout = _layout(kind, self.outputs) if kind and self.block is not None else None
-        return Panels.found(self.block, self._session, layout, self.channels, self.outputs)
+        return Panels.from_xnnpack(self.block, self._session, layout, self.channels, self.outputs)
 
-    def _end(self) -> Epilogue:
+    def _default_epilogue(self) -> Epilogue:
         return self._problem.epilogue
 
-    def for_rows(self, rows: int, epilogue: Epilogue) -> XnnMatmul | FewRows | UpcastMatmul:
-        """See `ByRows.for_rows`; where this operator quantizes rows, it chooses by itself."""
+    def for_rows(self, rows: int, epilogue: Epilogue) -> XnnMatmul | Gemv | UpcastMatmul:
+        """See `RowDispatch.for_rows`; an operator that quantizes rows dispatches after that."""
         return self if self._quantizer is not None else super().for_rows(rows, epilogue)
 
     def reshape(self, rows: int, pool: ThreadPool) -> Any:
@@ -266,38 +265,34 @@ class XnnMatmul(ByRows, XnnOperator):
             self.params = self._static_rows(rows, operand, scratch[0])
         elif self._quantizer is not None:
             self._quantizer.reshape(*shape, pool)
-            self.params = self._quantized_rows(rows, self._quantizer, scratch[0], pool)
+            self.params = self._quantized_rows(rows, self._quantizer, scratch[0])
         return self.params
 
     def _narrow(self, rows: int) -> Any:
-        """Return the parameters of a matmul whose rows are rounded first."""
-        given, made = rows * self.channels, rows * self.outputs
-        offset = _aligned(2 * given + self._lib.XNN_EXTRA_BYTES)
-        self.workspace = offset + (2 * made if self.kernel is F16 else 0)
-        return self._ffi.new("struct np_converted_params *", (given, made, offset))
+        """Return the parameters of a matmul whose rows are rounded to 16 bits first."""
+        inputs, results = rows * self.channels, rows * self.outputs
+        offset = _aligned(2 * inputs + self._lib.XNN_EXTRA_BYTES)
+        self.workspace = offset + (2 * results if self.kernel is F16 else 0)
+        return self._ffi.new("struct np_converted_params *", (inputs, results, offset))
 
-    def _quantized_rows(
-        self, rows: int, quantizer: RowQuantizer, scratch: int, pool: ThreadPool
-    ) -> Any:
-        """Return the parameters of a matmul whose rows are quantized first."""
+    def _quantized_rows(self, rows: int, quantizer: RowQuantizer, scratch: int) -> Any:
+        """Return the parameters of a matmul with dynamic per-token quantization of its rows."""
         ffi, lib = self._ffi, self._lib
-        # Kernels read some bytes beyond the rows, and ranges of rows that are not there.
+        # Kernels over-read rows, and quantization parameters after those of the last row.
         ranges = _aligned(rows * self.channels + lib.XNN_EXTRA_BYTES)
         count = rows + lib.XNN_EXTRA_QUANTIZATION_PARAMS
         odd = _aligned(ranges + count * ffi.sizeof("struct xnn_quantization_params"))
         rest = _aligned(odd + rows)
         self.workspace = rest + scratch
-        few = self.for_few_rows() if rows <= MOST_ROWS else None
-        inner = ffi.NULL if few is None else few.reshape(rows, pool)
         sizes = self._row_dtype == "uint8", rows, self.channels, self.outputs
-        fields = quantizer.handle, *sizes, ranges, odd, rest, inner
+        fields = quantizer.handle, *sizes, ranges, odd, rest
         return ffi.new("struct np_dynamic_int8_params *", fields)
 
     def _static_rows(self, rows: int, given: Quantization, scratch: int) -> Any:
-        """Return the parameters of a matmul whose rows all have one scale."""
+        """Return the parameters of a matmul whose rows are quantized with one static scale."""
         ffi, lib = self._ffi, self._lib
         unsigned = self._row_dtype == "uint8"
-        # Kernels read ranges of rows that are not there.
+        # Kernels over-read quantization parameters after those of the last row.
         ranges = np.empty(
             rows + lib.XNN_EXTRA_QUANTIZATION_PARAMS, [("zero", np.int32), ("scale", np.float32)]
         )
@@ -316,31 +311,31 @@ def _aligned(size: int) -> int:
 
 
 @functools.cache
-def takes_unsigned_rows() -> bool:
-    """Return whether XNNPACK has kernels for rows from 0 to 255 here.
+def has_unsigned_rows() -> bool:
+    """Return whether XNNPACK has kernels for u8 rows (qdu8) on this processor.
 
-    It has them for instructions that multiply unsigned by signed bytes (VNNI), and they are three
-    times as fast as the others of such a processor.
+    It has them for VNNI, which multiplies unsigned by signed bytes; they are three times as fast as
+    those for s8 rows (qd8) there.
     """
     ffi, lib = extension().ffi, extension().lib
-    made, scale = ffi.new("xnn_operator_t *"), ffi.new("float *", 1.0)
+    handle, scale = ffi.new("xnn_operator_t *"), ffi.new("float *", 1.0)
     sizes, limits = (1, 1, 1, 1), (-math.inf, math.inf)
     create, weight = lib.xnn_create_fully_connected_nc_qdu8_f32_qc8w, ffi.new("int8_t *", 1)
-    status = create(*sizes, scale, weight, ffi.NULL, *limits, 0, ffi.NULL, made)
+    status = create(*sizes, scale, weight, ffi.NULL, *limits, 0, ffi.NULL, handle)
     if status != lib.xnn_status_success:
         return False
-    lib.xnn_delete_operator(made[0])
+    lib.xnn_delete_operator(handle[0])
     return True
 
 
 def reads_panels(dtype: str, outputs: int) -> bool:
-    """Return whether a packed matrix of this type can be multiplied with few rows of float32."""
-    return (dtype != "float16" or has_half_gemm()) and _layout(dtype, outputs) is not None
+    """Return whether the GEMV kernel reads the matrices of this type that XNNPACK packs."""
+    return (dtype != "float16" or has_float16_gemm()) and _layout(dtype, outputs) is not None
 
 
 @functools.cache
 def _layout(kind: str, outputs: int) -> Layout | None:
-    """Return how XNNPACK packs a matrix of so many outputs, where our kernels read that."""
+    """Return XNNPACK's layout for so many outputs; None if our kernels do not read it."""
 
     def pack(matrix: Array, bias: Array, scales: Array, session: Session) -> Block | None:
         added = Weight.of(bias)
@@ -348,11 +343,9 @@ def _layout(kind: str, outputs: int) -> Layout | None:
             kernel = Weight.of(matrix.astype(kind))
             return BY_DTYPE[kind].create(Matmul(kernel, added), session).block
         quantized = Quantized(Weight.of(matrix), Weight.of(scales), None, 0)
-        per_token = kind == "int8 rows"
-        problem = Matmul(quantized, added, operand=PerToken() if per_token else None)
-        return (PER_TOKEN if per_token else INT8).create(problem, session).block
+        return INT8.create(Matmul(quantized, added), session).block
 
-    return layout_of(kind, outputs, pack)
+    return probe_layout(kind, outputs, pack)
 
 
 _BY_DTYPES = {

@@ -1,12 +1,16 @@
-"""XNNPACK's operators that move, interpolate or choose elements."""
+"""XNNPACK's Pad and Transpose, bilinear Resize and int8 MaxPool."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.pool import ThreadPool
-from narrowpass_xnn_cpu.native.problems.bounds import check_window, checked_pixels, checked_shape
+from narrowpass_xnn_cpu.native.problems.bounds import (
+    check_kernel_size,
+    checked_pixels,
+    checked_shape,
+)
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
 
 
@@ -14,7 +18,7 @@ class Pad(XnnOperator):
     """Padding with a constant.
 
     Args:
-        value: what is put around.
+        value: the constant.
         itemsize: bytes of an element: 4 for float32, 1 for int8.
     """
 
@@ -105,23 +109,23 @@ class MaxPoolS8(XnnOperator):
 
     def __init__(
         self,
-        window: Sequence[int],
+        kernel: Sequence[int],
         pads: Sequence[int],
         strides: Sequence[int],
         dilations: Sequence[int],
     ) -> None:
         super().__init__()
         checked_pixels(pads, 0, "padding")
-        checked_pixels((*window, *strides, *dilations), 1, "window, stride or dilation")
-        self._geometry = tuple(window), tuple(pads), tuple(dilations)
+        checked_pixels((*kernel, *strides, *dilations), 1, "kernel size, stride or dilation")
+        self._geometry = tuple(kernel), tuple(pads), tuple(dilations)
         top, left, bottom, right = pads
-        sizes = (top, right, bottom, left, *window, *strides, *dilations)
+        sizes = (top, right, bottom, left, *kernel, *strides, *dilations)
         self._create("xnn_create_max_pooling2d_nhwc_s8", *sizes, -128, 127)
 
     def reshape(self, shape: Sequence[int], pool: ThreadPool) -> tuple[int, int]:
         """Reshape for an input of `shape` [N, H, W, C]; return the output's height and width."""
         dims = checked_shape(shape, 4)
-        check_window(dims, *self._geometry)
+        check_kernel_size(dims, *self._geometry)
         out = self._ffi.new("size_t[2]")
         sizes = *dims, dims[3], dims[3]
         self._reshape("xnn_reshape_max_pooling2d_nhwc_s8", shape, *sizes, out, out + 1, pool.handle)

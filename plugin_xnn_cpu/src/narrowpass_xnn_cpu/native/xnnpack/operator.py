@@ -1,6 +1,6 @@
 """XNNPACK's operators: created once, reshaped when sizes change, freed with the object.
 
-Every constructor and `reshape` checks what XNNPACK would assert or accept silently.
+Every constructor and `reshape` checks arguments that XNNPACK only asserts, or ignores.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class XnnOperator(Operator):
     """An operator of XNNPACK.
 
     Attributes:
-        kind: names it in errors, and what it packs in weights caches.
+        kind: its name in errors, and in the names of its packed weights.
         block: its packed weights, where they are in a session of the weights cache.
     """
 
-    maker = "xnn "
+    prefix = "xnn "
     kind: str
 
     def __init__(self) -> None:
         super().__init__()
         self.block: Block | None = None
-        # Workers come back at once: the next kernel may be one of ours.
+        # Workers return to our thread pool at once: the next kernel may be one of ours.
         self._flags: int = self._lib.XNN_FLAG_DONT_SPIN_WORKERS
 
     def _create(self, function: str, *arguments: Any, flags: int = 0) -> None:
-        """Call ``xnn_create_*``, which takes flags and handle last."""
+        """Call ``xnn_create_*`` with flags and the handle as last arguments."""
         handle = self._ffi.new("xnn_operator_t *")
         status = getattr(self._lib, function)(*arguments, flags | self._flags, handle)
         check(status, f"XNNPACK does not create this {self.kind}")
@@ -50,16 +50,16 @@ class XnnOperator(Operator):
         create: Create,
         others: Sequence[Weight] = (),
     ) -> None:
-        """Create the operator with weights: in a session of the weights cache, if there is one.
+        """Create an operator with packed weights, in a session of the weights cache if any.
 
-        Without one, a cache of its own holds them: kernels that read packed weights where they lie,
-        such as those for few rows, run in either case, and results are the same.
+        Without one, they are in a cache of this operator's own, since the GEMV kernels read packed
+        weights from the cache: results are the same with and without a session.
         """
         if session is None:
             with WeightsCache().begin() as own:
                 self._packed(own, parameters, kernel, bias, create, others)
             return
-        self._session = session  # what it packed must live as long as the operator
+        self._session = session  # keeps its packed weights as long as the operator
         self._own(session.pack(self.kind, parameters, kernel, bias, create, others))
         self.block = session.last_block()
 
@@ -68,9 +68,9 @@ class XnnOperator(Operator):
         weakref.finalize(self, self._lib.xnn_delete_operator, handle).atexit = False
 
     def _reshape(self, function: str, shapes: object, *arguments: Any) -> None:
-        """Call ``xnn_reshape_*`` on the handle; `shapes` are named where it refuses."""
+        """Call ``xnn_reshape_*`` on the handle; errors name `shapes`."""
         status = getattr(self._lib, function)(self.handle, *arguments)
-        check(status, f"XNNPACK does not take {shapes} for this {self.kind}")
+        check(status, f"XNNPACK does not accept {shapes} for this {self.kind}")
 
     def _params_of(self, item: Quantization | None) -> Any:
         """Return XNNPACK's quantization parameters; NULL for float32."""

@@ -1,4 +1,4 @@
-"""What XNNPACK has on this processor, where nothing but an attempt to create it says so."""
+"""Whether XNNPACK has a kernel for this processor, found out by trying to create the operator."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from narrowpass_xnn_cpu.native.library import extension
 
 
 @functools.cache
-def has_half_gemm() -> bool:
-    """Return whether XNNPACK has a GEMM of float16 here: on x86-64 it takes AVX2 and F16C."""
+def has_float16_gemm() -> bool:
+    """Return whether XNNPACK has a GEMM of float16 here: on x86-64 it needs AVX2 and F16C."""
     ffi, lib = extension().ffi, extension().lib
     handle = ffi.new("xnn_operator_t *")
     kernel, null = ffi.new("uint16_t[1]"), ffi.NULL

@@ -1,4 +1,4 @@
-"""XNNPACK's operators over whole axes and rows."""
+"""XNNPACK's reductions over axes, and softmax over rows."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import math
 from collections.abc import Sequence
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native.pool import ThreadPool
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
-from narrowpass_xnn_cpu.native.problems.quantization import SUM_RATIO, Quantization, check_ratio
+from narrowpass_xnn_cpu.native.problems.quantization import ADD_RATIO, Quantization, check_ratio
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
 
 _MOST_ELEMENTS = (2**31 - 1) // 256
-"""Elements of one mean of int8, whose accumulator is an int32."""
+"""Terms of an int8 mean, at most: the headroom of its int32 accumulator."""
 
 
-def check_mean_scales(given: Quantization, made: Quantization) -> None:
-    """Raise `UnfitError` for scales that XNNPACK does not compute a mean rightly with."""
-    given.check()
-    made.check()
-    check_ratio("input scale / output scale", given.scale / made.scale, SUM_RATIO)
+def check_mean_scales(source: Quantization, result: Quantization) -> None:
+    """Raise `UnfitError` for scales outside of XNNPACK's range for a mean."""
+    source.check()
+    result.check()
+    check_ratio("input scale / output scale", source.scale / result.scale, ADD_RATIO)
 
 
 class Reduce(XnnOperator):
-    """A reduction over axes, which stay as dimensions of 1.
+    """A reduction over axes, which are kept as dimensions of 1.
 
     Args:
         kind: as in ``enum xnn_reduce_operator``; ``mean`` for int8.
-        quantizations: of an input of int8 and of the result; None for float32.
+        quantizations: of the int8 input and result; None for float32.
 
     Raises:
-        UnfitError: scales that XNNPACK does not compute rightly with.
+        UnfitError: scales that XNNPACK does not support.
     """
 
     kind = "reduce"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from narrowpass_xnn_cpu.native.pool import ThreadPool
+from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
 
 _FUNCTIONS = {

@@ -1,4 +1,4 @@
-"""Matmuls with weights of 4 or 8 bits, and embeddings of such weights."""
+"""Matmuls with weights of 2 to 8 bits, and embeddings of such weights."""
 
 from __future__ import annotations
 
@@ -7,49 +7,101 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.io import ViewedTensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
 
-_KINDS = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
+_KINDS = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
+
+_INT8_ROWS = 4
+"""The accuracy level at which A may be quantized to int8."""
 
 
 def matmul_nbits(e: Emitter) -> Sequence[ir.Value]:
     """Emit MatMulNBits: blockwise DequantizeLinear and MatMul.
 
-    Rows that end within a block are sliced after dequantization.
+    Rows that end within a block are sliced after dequantization. Integers of 3 bits are written as
+    4, and those in another order of columns, `g_idx`, in the order of their groups, as are the
+    columns of A. With an accuracy level of 4 the MatMul bears the metadata `ACTIVATIONS`: a backend
+    may quantize rows when it runs.
     """
     if e.get("weight_prepacked", 0):
         raise Unsupported("its weights are packed for another processor")
     bits, block = int(e.get("bits", 4)), int(e.get("block_size", 0))
     rows, columns = int(e.get("N", 0)), int(e.get("K", 0))
-    if bits not in _KINDS:
-        raise Unsupported(f"its weights have {bits} bits, and not 4 or 8")
+    if bits not in (2, 3, 4, 8):
+        raise Unsupported(f"its weights have {bits} bits, and not 2, 3, 4 or 8")
     if block < 16 or block & (block - 1):
         raise Unsupported(f"its block_size is {block}, and not a power of 2 from 16 on")
     if rows <= 0 or columns <= 0:
         raise Unsupported(f"its weights are {rows} by {columns}")
-    e.reject_inputs(g_idx=4)
     a, scales = e.required(0, "A"), e.required(2, "scales")
     dtype = e.dtype(a)
     if e.dtype(scales) != dtype:
         raise Unsupported("its scales are of another type than A")
     blocks = -(-columns // block)
-    stored = _reinterpret_bits(e, 1, "B", bits, (rows, blocks * block))
+    order = _order(e, columns, block)
+    shape = rows, blocks * block
+    if bits == 3 or order is not None:
+        stored = _rewritten(e, bits, shape, block, order)
+    else:
+        stored = _reinterpret_bits(e, 1, "B", bits, shape)
+    if order is not None:
+        a = e.op("Gather", a, e.const(order), axis=-1)
     scales = _blocks_of_rows(e, scales, rows, blocks)
     zeros = e.input(3)
-    if zeros is not None and e.dtype(zeros) == dtype:
+    if zeros is not None and e.dtype(zeros) != dtype:
+        zeros = None
+    if bits == 2 and zeros is None:  # no opset up to 24 dequantizes 2 bits
+        numbers = _zero_points(e, bits, rows, blocks)
+        zeros = e.weight("zero_points", ir.tensor(numbers.astype(dtype.numpy())))
+    if zeros is not None:
         wide = e.reshape(e.cast(stored, dtype), rows, blocks, block)
         moved = e.op("Sub", wide, e.unsqueeze(_blocks_of_rows(e, zeros, rows, blocks), 2))
-        matrix = e.reshape(e.op("Mul", moved, e.unsqueeze(scales, 2)), rows, blocks * block)
+        matrix = e.reshape(e.op("Mul", moved, e.unsqueeze(scales, 2)), *shape)
     else:
-        zero = _zero_points(e, bits, rows, blocks)
+        zero = e.weight("zero_points", _tensor(_zero_points(e, bits, rows, blocks), max(bits, 4)))
         matrix = e.op("DequantizeLinear", stored, scales, zero, axis=1, block_size=block)
     if blocks * block != columns:
         matrix = e.op("Slice", matrix, e.const([0]), e.const([columns]), e.const([1]))
     output = e.op("MatMul", a, e.transpose(matrix, 1, 0))
+    node = output.producer()
+    if node is not None and int(e.get("accuracy_level", 0)) == _INT8_ROWS:
+        node.metadata_props[ACTIVATIONS] = "dynamic"
     bias = e.input(5)
     return [output if bias is None else e.op("Add", output, bias)]
+
+
+def _order(e: Emitter, columns: int, block: int) -> np.ndarray | None:
+    """Return the order that brings the columns of a group, `g_idx`, together; None for no other.
+
+    Raises:
+        Unsupported: a group has not as many columns as a block.
+    """
+    if e.input(4) is None:
+        return None
+    groups = _constant(e, 4, "g_idx").numpy().reshape(-1)[:columns].astype(np.int64)
+    places = np.arange(columns) // block
+    if groups.size != columns:
+        raise Unsupported(f"its g_idx has {groups.size} elements, and not {columns}")
+    order = np.argsort(groups, kind="stable")
+    if not np.array_equal(groups[order], places):
+        raise Unsupported(f"a group of its g_idx has not {block} columns")
+    return None if np.array_equal(groups, places) else order
+
+
+def _rewritten(
+    e: Emitter, bits: int, shape: tuple[int, int], block: int, order: np.ndarray | None
+) -> ir.Value:
+    """Return the integers in another order, or of 3 bits, as those of 2, 4 or 8 bits."""
+    tensor, (rows, width) = _constant(e, 1, "B"), shape
+    if tensor.dtype != ir.DataType.UINT8 or tensor.nbytes != rows * width * bits // 8:
+        raise Unsupported(f"its B is {list(tensor.shape.numpy())}, and not of {shape}")
+    numbers = _unpack(tensor.numpy().reshape(rows, width // block, -1), bits).reshape(shape)
+    if order is not None:
+        numbers = np.concatenate([numbers[:, order], numbers[:, order.size :]], axis=1)
+    return e.weight("B", _tensor(numbers, 4 if bits == 3 else bits))
 
 
 def _blocks_of_rows(e: Emitter, value: ir.Value, rows: int, blocks: int) -> ir.Value:
@@ -57,16 +109,14 @@ def _blocks_of_rows(e: Emitter, value: ir.Value, rows: int, blocks: int) -> ir.V
     return value if e.dims(value) == (rows, blocks) else e.reshape(value, rows, blocks)
 
 
-def _zero_points(e: Emitter, bits: int, rows: int, blocks: int) -> ir.Value:
+def _zero_points(e: Emitter, bits: int, rows: int, blocks: int) -> np.ndarray:
     if e.input(3) is None:
-        full = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
-        return e.weight("zero_points", _tensor(full, bits))
-    padded = -(-blocks * bits // 8) * 8 // bits
+        return np.full((rows, blocks), 1 << (bits - 1), np.uint8)
+    width = -(-blocks * bits // 8)
     tensor = _constant(e, 3, "zero_points")
-    if tensor.nbytes != rows * padded * bits // 8:
+    if tensor.nbytes != rows * width:
         raise Unsupported(f"its zero_points are {list(tensor.shape.numpy())}")
-    numbers = _unpack(tensor.numpy().reshape(rows, -1), bits)[:, :blocks]
-    return e.weight("zero_points", _tensor(numbers, bits))
+    return _unpack(tensor.numpy().reshape(rows, width), bits)[:, :blocks]
 
 
 def _reinterpret_bits(
@@ -84,8 +134,10 @@ def _unpack(packed: np.ndarray, bits: int) -> np.ndarray:
     """Unpack integers of `bits` bits along the last axis, low bits of a byte first."""
     if bits == 8:
         return packed
-    parts = np.stack([packed & 15, packed >> 4], axis=-1)
-    return parts.reshape(*packed.shape[:-1], -1)
+    single = np.unpackbits(packed, axis=-1, bitorder="little")
+    count = single.shape[-1] // bits
+    parts = single[..., : count * bits].reshape(*packed.shape[:-1], count, bits)
+    return np.packbits(parts, axis=-1, bitorder="little")[..., 0]
 
 
 def _tensor(numbers: np.ndarray, bits: int) -> ir.TensorProtocol:
@@ -100,7 +152,10 @@ def _constant(e: Emitter, index: int, name: str) -> ir.TensorProtocol:
 
 
 def gather_block_quantized(e: Emitter) -> Sequence[ir.Value]:
-    """Emit GatherBlockQuantized: gather packed rows and their scales, then dequantize the rows."""
+    """Emit GatherBlockQuantized: gather packed rows and their scales, then dequantize the rows.
+
+    A table of INT4 or UINT4 is a DequantizeLinear before the Gather, as backends pack embeddings.
+    """
     data, positions = e.required(0, "data"), e.required(1, "indices")
     scales, zeros = e.required(2, "scales"), e.input(3)
     rank = len(e.dims(data))
@@ -108,9 +163,12 @@ def gather_block_quantized(e: Emitter) -> Sequence[ir.Value]:
     axis, along = int(e.get("gather_axis", 0)), int(e.get("quantize_axis", 1))
     if rank != 2 or axis % rank != 0 or along % rank != 1:
         raise Unsupported("it does not look up rows of a matrix with blocks along them")
+    if e.dtype(data) in (ir.DataType.INT4, ir.DataType.UINT4):
+        matrix = e.op("DequantizeLinear", data, scales, zeros, axis=1, block_size=block)
+        return [e.op("Gather", matrix, positions, axis=0)]
     if e.dtype(data) != ir.DataType.UINT8:
-        raise Unsupported(f"its table is {e.dtype(data).name.lower()}, and not uint8")
-    if bits not in _KINDS:
+        raise Unsupported(f"its table is {e.dtype(data).name.lower()}, and not uint8 or of 4 bits")
+    if bits not in (4, 8):
         raise Unsupported(f"its table has {bits} bits, and not 4 or 8")
     width, blocks = e.dims(data)[1], e.dims(scales)[1]
     if not isinstance(width, int) or not isinstance(blocks, int):

@@ -1,1 +1,1 @@
-"""Ifs that are decided when a graph is compiled, or computed without one."""
+"""Rewrites of If: inlining of the taken branch, and if-conversion to Where."""

@@ -1,8 +1,8 @@
-"""Ifs whose condition follows from shapes: the branch that is taken becomes part of the graph.
+"""Ifs whose condition follows from shapes: the branch that is taken is inlined into the graph.
 
 Exporters write an If where an operator depends on a dimension that they do not know, such as a
-Squeeze of an axis that may not be 1. Its branches give values of different ranks, so that nothing
-behind it can be lowered. Here one branch takes the place of the If, and a node `GUARD` the place
+Squeeze of an axis that may not be 1. Its branches return values of different ranks, so that nothing
+after it can be lowered. Here one branch takes the place of the If, and a node `GUARD` the place
 of the decision: it is evaluated with the other shape arithmetic, and raises `WrongBranchError`
 where shapes come that decide otherwise.
 """
@@ -36,7 +36,7 @@ Decisions = dict[str, bool]
 
 
 class WrongBranchError(Exception):
-    """Shapes came for which another branch is taken than was compiled.
+    """A run with shapes for which the condition of an If differs from the one it was compiled for.
 
     Attributes:
         label: of the If.
@@ -60,7 +60,7 @@ def decide(
     overridden: Collection[str] = (),
     dims: Mapping[str, Sequence[int]] | None = None,
 ) -> Decisions:
-    """Put branches in the place of the Ifs of the main graph whose condition follows from shapes.
+    """Inline the taken branch of each If of the main graph whose condition follows from shapes.
 
     Args:
         model: changed in place; types are inferred again.
@@ -174,7 +174,7 @@ class _Deciding:
             array is not None and array.dtype == np.int64 and bool((array == _UNKNOWN).any())
             for array in given
         )
-        kernel = kernels.make(op, self._facts)
+        kernel = kernels.kernel_for(op, self._facts)
         if any(missing) or kernel is None or (unknown and op.kind not in _MOVES):
             return None
         try:
@@ -205,18 +205,18 @@ class _Deciding:
         """Put the nodes of a branch in the place of an If; its results keep their names."""
         part = take_out(branch, label, self._names)
         nodes, weights = part.nodes, part.weights
-        made = {value for each in nodes for value in each.outputs}
+        produced = {value for each in nodes for value in each.outputs}
         for old, result in zip(node.outputs, part.results, strict=True):
             if not old.name:
                 continue
             new = result
-            if new not in made:
+            if new not in produced:
                 identity = ir.Node("", "Identity", [result])
                 nodes.append(identity)
                 new = identity.outputs[0]
-            made.discard(new)
+            produced.discard(new)
             new.name, old.name = old.name, None
-            # What the If was declared to give is what both branches have in common.
+            # The declared type of the If's output is what both branches have in common.
             new.type = old.type if new.type is None else new.type
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         for weight in weights:

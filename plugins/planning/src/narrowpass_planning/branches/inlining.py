@@ -1,4 +1,4 @@
-"""Nodes of a branch in the graph around it."""
+"""Inlining: the nodes of a branch of an If in the graph around it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Branch:
     Attributes:
         nodes: in order, in no graph.
         weights: initializers of the branch, in no graph.
-        results: what the branch gives: values of the nodes, initializers, or outer values.
+        results: the outputs of the branch: values of the nodes, initializers, or outer values.
     """
 
     nodes: list[ir.Node]

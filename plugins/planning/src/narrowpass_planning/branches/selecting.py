@@ -1,4 +1,4 @@
-"""Ifs of a few cheap nodes: both branches are computed, and their results chosen among.
+"""Ifs of a few cheap nodes: if-conversion to both branches and a Where.
 
 A script's `a and b` is such an If. It would end a partition, and keep a loop from running in one
 call. Nothing that may fail is computed where its branch is not taken.
@@ -30,7 +30,7 @@ _WHERE = 9
 
 
 def select(model: ir.Model) -> None:
-    """Put both branches and a Where in the place of small Ifs of the main graph.
+    """Replace small Ifs of the main graph by both branches and a Where (if-conversion).
 
     Args:
         model: changed in place, with types inferred; they are to be inferred again.
@@ -47,7 +47,7 @@ def select(model: ir.Model) -> None:
 
 
 def _replace(model: ir.Model, labels: set[str] | None) -> dict[str, list[ir.Node]]:
-    """Replace small Ifs, those of these labels or all; give the Where nodes by label."""
+    """Replace small Ifs, those of these labels or all; return the Where nodes by label."""
     graph, names = model.graph, names_of(model.graph)
     found: dict[str, list[ir.Node]] = {}
     for node in list(graph):

@@ -1,4 +1,4 @@
-"""What is known of a graph: constants, types, shapes, and the operations that are planned."""
+"""Analysis of a graph: its operations, constants, types and shapes."""
 
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op

@@ -1,8 +1,8 @@
-"""Matrices of few bits whose zero points are floats: MatMulNBits, as it is expanded.
+"""Matrices of few bits in blocks, which a kernel takes as they are stored.
 
-``DequantizeLinear`` takes zero points of the type of the integers only, so that the matrix is
-computed step by step: (integers - zero points) · scales, of blocks along the last axis. All of that
-is one constant, which the kernel for matrices of few bits takes as it is stored.
+They are constants of ``DequantizeLinear``. Its zero points have the type of the integers: where
+those of MatMulNBits are floats, the matrix is computed step by step: (integers - zero points) ·
+scales, of blocks along the last axis. All of that is one constant, too.
 """
 
 from __future__ import annotations
@@ -16,27 +16,33 @@ import onnx_ir as ir
 from narrowpass_planning.graph.facts import NARROW, Array, Facts
 from narrowpass_planning.weights.weight import Blocks, Weight, digest
 
-BITS = {"uint4": 4, "uint8": 8}
+BITS = {"uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "uint8": 8, "int8": 8}
 """Of the integers that the kernel takes, by their type."""
+
+_SIZES = 256, 128, 64, 32
+"""Of the blocks that rows of one scale are divided into, where they divide the row."""
+
+_LARGE = 1 << 20
+"""Zero points that are not looked at to find that all are one, unless they are in memory anyway."""
 
 _FLOATS = {ir.DataType.FLOAT, *NARROW}
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """The values on the way from integers to the matrix."""
+    """The values between the integers and the dequantized matrix."""
 
     integers: ir.Value
     cast: ir.Value
     wide: ir.Value
     zero: ir.Value
-    moved: ir.Value
+    centered: ir.Value
     scale: ir.Value
     scaled: ir.Value
 
 
 def derive_blocks(node: ir.Node, facts: Facts) -> bool:
-    """Record in `facts` a matrix that is computed of constants so; give whether it is.
+    """Record in `facts` a matrix that is computed so from constants; return whether it is one.
 
     Args:
         node: the Reshape that ends the computation.
@@ -55,40 +61,110 @@ def derive_blocks(node: ir.Node, facts: Facts) -> bool:
     if x.dtype.name not in BITS or len(x.shape) != 2 or dims != x.shape or x.shape[0] != rows:
         return False
     block, rest = divmod(x.shape[1], count)
-    if rest or block % 8 or {zero.dtype, scale.dtype} != {dtype.numpy()}:
+    if rest or block % (32 // BITS[x.dtype.name]) or {zero.dtype, scale.dtype} != {dtype.numpy()}:
         return False
-    _derive(
-        chain, node.outputs[0], Blocks(x, scale, zero, block, x.shape[1], BITS[x.dtype.name]), facts
-    )
+    blocks = Blocks(x, scale, zero, block, x.shape[1], BITS[x.dtype.name])
+    node_of_zero = chain.zero.producer()
+    given = None if node_of_zero is None else node_of_zero.inputs[0]
+    common = None if given is None else _common(given, facts)
+    derived = blocks if common is None else dataclasses.replace(blocks, zero=None, common=common)
+    _derive(chain, node.outputs[0], zero, derived, facts)
     return True
 
 
-def _derive(chain: _Chain, value: ir.Value, blocks: Blocks, facts: Facts) -> None:
-    x, scale, zero = blocks.integers, blocks.scale, blocks.zero
-    if zero is None:
-        raise ValueError("there are no zero points")
+def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
+    """Return a dequantized matrix as blocks along its rows or columns, if a kernel may take it so.
+
+    Args:
+        node: DequantizeLinear of constants, with one scale, one for each row or column, or one for
+            each block.
+        facts: of the graph.
+    """
+    value, scales, zeros = [*node.inputs, None][:3]
+    if value is None or scales is None:
+        return None
+    x = facts.stored(value)
+    scale: Weight | None = facts.stored(scales)
+    zero = None if zeros is None else facts.stored(zeros)
+    bits, block = BITS.get(x.dtype.name), node.attributes.get_int("block_size", 0)
+    axis = node.attributes.get_int("axis", 1)
+    if scale is None or bits is None or len(x.shape) != 2 or not -2 <= axis < 2 or 0 in x.shape:
+        return None
+    along = axis % 2 if block else 1
+    if not block and scale.size > 1:
+        along = 1 - axis % 2
+    if along == 0:
+        x, scale = x.transpose(1, 0), _transposed(scale)
+        zero = None if zero is None else _transposed(zero)
+    rows, columns = x.shape
+    if not block:
+        block = next((size for size in _SIZES if columns % size == 0), 32)
+        count = -(-columns // block)
+        scale = _repeated(scale, rows, count)
+        zero = None if zero is None else _repeated(zero, rows, count)
+    unit = 32 // bits
+    if scale is None or block % unit or scale.shape != (rows, -(-columns // block)):
+        return None
+    common = 0 if zeros is None else _common(zeros, facts)
+    if common is not None:
+        zero = None
+    elif zero is None or zero.shape != scale.shape:
+        return None
+    return Blocks(x, scale, zero, block, columns, bits, common or 0, transposed=along == 0)
+
+
+def _transposed(weight: Weight) -> Weight:
+    return weight.transpose(1, 0) if len(weight.shape) == 2 else weight
+
+
+def _repeated(weight: Weight, rows: int, count: int) -> Weight | None:
+    """Return one number, or one for each row, as one for each block."""
+    if weight.size not in (1, rows):
+        return None
+
+    def load(array: Array) -> Array:
+        return np.broadcast_to(array.reshape(-1, 1), (rows, count))
+
+    return weight.then(f"rows {rows} blocks {count}", load, (rows, count))
+
+
+def _common(value: ir.Value, facts: Facts) -> int | None:
+    """Return the zero point of all blocks, if it is one integer, and need not be read for that."""
+    if not facts.is_constant(value):
+        return None
+    weight = facts.stored(value)
+    if weight.size > _LARGE and not isinstance(value.const_value, ir.Tensor):
+        return None
+    array = np.asarray(facts.array(value)).astype(np.float32).reshape(-1)
+    if not array.size or (array != array[0]).any() or not float(array[0]).is_integer():
+        return None
+    return int(array[0]) if abs(array[0]) < 256 else None
+
+
+def _derive(chain: _Chain, value: ir.Value, zero: Weight, blocks: Blocks, facts: Facts) -> None:
+    x, scale = blocks.integers, blocks.scale
     shape = (*scale.shape, blocks.size)
     dtype = scale.dtype
     cast = x.then(f"as {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
     wide = cast.reshape(*shape)
     zeros, scales = (part.reshape(*scale.shape, 1) for part in (zero, scale))
 
-    def move() -> Array:
+    def subtract() -> Array:
         array: Array = wide.array() - zeros.array()
         return array
 
     def multiply() -> Array:
-        array: Array = move() * scales.array()
+        array: Array = subtract() * scales.array()
         return array
 
     parts = [part.identity for part in (wide, zeros, scales)]
     known = all(parts)
-    moved = Weight(shape, dtype, digest("moved", *parts[:2]) if known else "", move, x.drop)
+    centered = Weight(shape, dtype, digest("moved", *parts[:2]) if known else "", subtract, x.drop)
     name = digest("moved and scaled", *parts) if known else ""
     scaled = Weight(shape, dtype, name, multiply, x.drop)
     matrix = dataclasses.replace(scaled.reshape(*x.shape), blocks=blocks)
-    made = {"cast": cast, "wide": wide, "zero": zeros, "moved": moved, "scale": scales}
-    for field, weight in {**made, "scaled": scaled}.items():
+    weights = {"cast": cast, "wide": wide, "zero": zeros, "centered": centered, "scale": scales}
+    for field, weight in {**weights, "scaled": scaled}.items():
         facts.derive(getattr(chain, field), weight)
     facts.derive(value, matrix)
 
@@ -96,11 +172,11 @@ def _derive(chain: _Chain, value: ir.Value, blocks: Blocks, facts: Facts) -> Non
 def _matched(node: ir.Node) -> _Chain | None:
     """Return the values of the computation that ends with `node`, if it is one."""
     scaled = _input(node, "Reshape", 0)
-    moved, scale = _operands(scaled, "Mul")
-    wide, zero = _operands(moved, "Sub")
+    centered, scale = _operands(scaled, "Mul")
+    wide, zero = _operands(centered, "Sub")
     cast = _input(_producer(wide), "Reshape", 0)
     integers = _input(_producer(cast), "Cast", 0)
-    values = integers, cast, wide, zero, moved, scale, scaled
+    values = integers, cast, wide, zero, centered, scale, scaled
     if any(value is None for value in values):
         return None
     return _Chain(*(value for value in values if value is not None))

@@ -1,4 +1,4 @@
-"""Constants that nodes compute from constants, where nobody folded them.
+"""Constant folding at compile time, for nodes that the pass `fold` did not reach.
 
 `fold` does not see the branches that take the place of an If, and does not run in every pipeline.
 """
@@ -25,12 +25,12 @@ _LEFT = {"QuantizeLinear", "DequantizeLinear", "RNN", "GRU", "LSTM", "Constant",
 
 
 def derive_computed(node: ir.Node, version: int, facts: Facts) -> None:
-    """Record in `facts` what a node makes, if all that it reads are constants."""
+    """Record in `facts` the outputs of a node whose inputs are all constants."""
     given = [value for value in node.inputs if value is not None]
     if node.op_type in _LEFT or not given or not all(map(facts.is_constant, given)):
         return
     op = Op.of(node, version)
-    kernel = kernels.make(op, facts) if repeatable(op, facts) else None
+    kernel = kernels.kernel_for(op, facts) if repeatable(op, facts) else None
     if kernel is None:
         return
     weights = [None if value is None else facts.stored(value) for value in node.inputs]
@@ -41,7 +41,7 @@ def derive_computed(node: ir.Node, version: int, facts: Facts) -> None:
 
     def compute() -> list[Array]:
         with np.errstate(all="ignore"):
-            results = kernel(*(None if weight is None else weight.make() for weight in weights))
+            results = kernel(*(None if weight is None else weight.compute() for weight in weights))
             return [np.asarray(result) for result in kernels.as_results(results)]
 
     shapes = [facts.dims(value) for value in node.outputs]
@@ -64,8 +64,8 @@ def derive_computed(node: ir.Node, version: int, facts: Facts) -> None:
         dtype = facts.dtype(value)
         if dtype is None or not math.prod(sizes):
             return
-        made = Weight(sizes, dtype.numpy(), name and digest(name, index), _pick(compute, index))
-        facts.derive(value, made)
+        derived = Weight(sizes, dtype.numpy(), name and digest(name, index), _pick(compute, index))
+        facts.derive(value, derived)
 
 
 def _pick(compute: Callable[[], list[Array]], index: int) -> Callable[[], Array]:

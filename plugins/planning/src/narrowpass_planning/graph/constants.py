@@ -11,14 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.ir.constants import constant_tensor
-from narrowpass_planning.graph.blocked import BITS, derive_blocks
+from narrowpass_planning.graph.blocked import blocks_of, derive_blocks
 from narrowpass_planning.graph.computed import derive_computed
 from narrowpass_planning.graph.facts import NARROW, Array, Facts
 from narrowpass_planning.host.quantization import dequantized, quantized
-from narrowpass_planning.weights.weight import Blocks, Quantized, Weight, digest
+from narrowpass_planning.weights.weight import Quantized, Weight, digest
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, *NARROW}
 _QUANTIZED = {
+    ir.DataType.INT2,
+    ir.DataType.UINT2,
     ir.DataType.INT4,
     ir.DataType.UINT4,
     ir.DataType.INT8,
@@ -26,13 +28,17 @@ _QUANTIZED = {
     ir.DataType.INT16,
     ir.DataType.UINT16,
     ir.DataType.INT32,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
 }
 
 
 def derive_constants(graph: ir.Graph, facts: Facts, version: Callable[[ir.Node], int]) -> None:
-    """Record in `facts` constants that a node makes of constants.
+    """Record in `facts` constants that a node computes from constants.
 
-    `fold` leaves such nodes where a second form of a large weight would make the file grow;
+    `fold` leaves such nodes where a second copy of a large weight would enlarge the file;
     Constant nodes are there where it did not run. More than another view or another type of
     elements is computed at once where it is small, and otherwise when somebody needs it.
     """
@@ -103,13 +109,15 @@ def _derive_dequantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
         zeros = None if zero is None else zero.array()
         return dequantized(array, scale.array(), zeros, axis, block)
 
-    made = x.then("", elements, dtype=scale.dtype)
+    derived = x.then("", elements, dtype=scale.dtype)
     parts = [part.identity for part in (x, scale, *zeros)]
     identity = digest("dequantize", axis, block, *parts) if all(parts) else ""
     stored = None if block else _stored_as(x, scale, zero, axis)
-    blocks = _blocks_of(x, scale, zero, axis, block)
-    made = dataclasses.replace(made, identity=identity, quantized=stored, blocks=blocks)
-    facts.derive(value, made)
+    blocks = blocks_of(node, facts)
+    derived = dataclasses.replace(
+        derived, identity=identity, quantized=stored, blocks=blocks, stored=x.dtype.name
+    )
+    facts.derive(value, derived)
 
 
 def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
@@ -134,14 +142,14 @@ def _derive_quantized(node: ir.Node, value: ir.Value, facts: Facts) -> None:
         zeros = others[1].array() if len(others) > 1 else None
         return quantized(array, others[0].array(), zeros, axis, kind)
 
-    made = x.then("", elements, dtype=kind)
+    derived = x.then("", elements, dtype=kind)
     parts = [part.identity for part in (x, *others)]
     identity = digest("quantize", axis, kind.name, *parts) if all(parts) else ""
-    facts.derive(value, dataclasses.replace(made, identity=identity))
+    facts.derive(value, dataclasses.replace(derived, identity=identity))
 
 
 def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
-    """Record the first columns of a matrix: rows in blocks may be longer than is computed with."""
+    """Record the first columns of a matrix: the last block of a row may exceed the columns used."""
     given, bounds = node.inputs[0], [facts.constant(item) for item in node.inputs[1:]]
     if given is None or len(bounds) != 3 or facts.rank(given) != 2:
         return
@@ -151,31 +159,21 @@ def _derive_start(node: ir.Node, value: ir.Value, facts: Facts) -> None:
         return
     count = ends[0]
     shape = weight.shape[0], count
-    made = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
+    derived = weight.then(f"columns {count}", lambda array: array[:, :count], shape)
     blocks = weight.blocks
-    if blocks is not None and count > (blocks.scale.shape[1] - 1) * blocks.size:
+    whole = None if blocks is None else (blocks.scale.shape[1] - 1) * blocks.size
+    if blocks is not None and whole is not None and not blocks.transposed and count > whole:
         blocks = dataclasses.replace(blocks, columns=count)
-        made = dataclasses.replace(made, blocks=blocks)
-    facts.derive(value, made)
-
-
-def _blocks_of(
-    x: Weight, scale: Weight, zero: Weight | None, axis: int, block: int
-) -> Blocks | None:
-    """Return a matrix with blocks along its rows, if a kernel may take it so."""
-    bits = BITS.get(x.dtype.name)
-    if not block or bits is None or len(x.shape) != 2 or axis not in (1, -1) or block % 8:
-        return None
-    if x.shape[1] % block or scale.shape != (x.shape[0], x.shape[1] // block):
-        return None
-    return Blocks(x, scale, zero, block, x.shape[1], bits)
+        derived = dataclasses.replace(derived, blocks=blocks)
+    facts.derive(value, derived)
 
 
 def _stored_as(x: Weight, scale: Weight, zero: Weight | None, axis: int) -> Quantized | None:
     """Return integers and scales that a kernel may take as they are; None where none does."""
     rank = len(x.shape)
-    if x.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or not rank:
+    if x.dtype not in (np.int8, np.uint8) or not rank:
         return None
+    scale = scale.cast(np.dtype(np.float32))
     if x.dtype == np.uint8:
         x, zero = _signed(x), _signed(Weight.of(np.zeros(1, np.uint8)) if zero is None else zero)
     if scale.size == 1:

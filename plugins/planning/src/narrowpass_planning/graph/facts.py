@@ -1,4 +1,4 @@
-"""What is known of a graph when it is compiled: constants, element types, ranks, users."""
+"""Analysis of a graph that is compiled: constants, element types, ranks, users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 Dims = tuple[int | str | None, ...]
 
 NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-"""Types that are stored, and computed with in float32."""
+"""Types of storage whose arithmetic is float32."""
 
 SMALL = 1 << 16
 """Elements up to which a constant's value may be looked at to decide something."""
@@ -34,7 +34,7 @@ def _texts(tensor: ir.TensorProtocol) -> Array:
 
 
 class Facts:
-    """What is known of a graph.
+    """The analysis of a graph: constants, element types, dimensions and users of its values.
 
     Args:
         graph: with types and shapes as far as they could be inferred.
@@ -42,12 +42,12 @@ class Facts:
         overridden: names of initializers that are fed in each run: no constants.
         identities: names of the contents of tensors, by their ``id``, or what the graph around
             this one knows of them; see `Weight.identity`. None: nothing has a name.
-        observed: names of values that are looked at where they lie.
+        observed: names of values whose statistics are taken in place, without a copy.
 
     Attributes:
         given: names of the outputs and the kept values.
-        observed: names of those that are looked at where they lie.
-        needed: names of both: values that somebody outside of the graph reads.
+        observed: names of those whose statistics are taken in place.
+        needed: names of both: values that are read outside of the graph.
         names: of dimensions of the inputs; those of one name have one size.
         fixed: names of values that follow from shapes and constants alone, and are small.
     """
@@ -105,19 +105,19 @@ class Facts:
         return array
 
     def array(self, value: ir.Value | None) -> Array:
-        """Return the elements of what is known to be a constant."""
+        """Return the elements of a constant; an error where `value` is none."""
         array = self.constant(value)
         if array is None:
             raise ValueError(f"{None if value is None else value.name!r} is not a constant")
         return array
 
     def wide(self, value: ir.Value | None) -> Array:
-        """Return the elements of what is known to be a constant; float32 for narrow floats."""
+        """Return the elements of a constant; float32 for float16 and bfloat16."""
         array = self.array(value)
         return array.astype(np.float32) if self.dtype(value) in NARROW else array
 
     def stored(self, value: ir.Value) -> Weight:
-        """Return what is known to be a constant, of its own type."""
+        """Return the weight of a constant, of its stored type."""
         name = value.name or ""
         if name in self._derived:
             return self._derived[name]
@@ -136,23 +136,23 @@ class Facts:
             if id(tensor) not in self._hashes:
                 self._hashes[id(tensor)] = identity_of(tensor)
             known = self._hashes[id(tensor)]
-        make = lying = tensor.numpy
+        compute = unchecked = tensor.numpy
         if tensor.dtype == ir.DataType.STRING:
-            make = lying = functools.partial(_texts, tensor)
+            compute = unchecked = functools.partial(_texts, tensor)
         if known and isinstance(tensor, MappedTensor) and tensor.sha256 is not None:
-            make = tensor.checked
+            compute = tensor.checked
         # A recipe refers to its tensor, and not to `self`, which has all the others too.
         return Weight(
             tuple(tensor.shape.numpy()),
             tensor.dtype.numpy(),
             known,
-            make,
+            compute,
             getattr(tensor, "drop", _nothing),
-            lying=lying,
+            unchecked=unchecked,
         )
 
     def weight(self, value: ir.Value) -> Weight:
-        """Return what is known to be a constant, in float32."""
+        """Return the weight of a constant, in float32."""
         return self.stored(value).cast(np.dtype(np.float32))
 
     def constants(self) -> dict[str, ir.Value]:

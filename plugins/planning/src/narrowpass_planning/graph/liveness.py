@@ -1,4 +1,4 @@
-"""Operations that nobody needs any more, since others do their work."""
+"""Dead code elimination: operations whose users were all fused into others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OpT = TypeVar("OpT", bound=Op)
 
 
 def without_superseded(ops: Sequence[OpT], facts: Facts) -> list[OpT]:
-    """Leave out operations all of whose readers are left out, or read something else now.
+    """Return the operations without those whose users are removed, or read another value now.
 
-    What nobody read in the model stays. Nodes that are left out go to the operation that does the
-    work of who read them, so that each node of the model is told of.
+    What had no user in the model stays. Removed nodes go to the operation that replaces their user,
+    so that each node of the model is reported.
     """
     read: set[ir.Value] = set()
     live: list[OpT] = []
@@ -33,17 +33,17 @@ def without_superseded(ops: Sequence[OpT], facts: Facts) -> list[OpT]:
         else:
             gone.append(op)
     live.reverse()
-    tellers = {node: op for op in live for node in op.nodes}
-    for op in gone:  # readers before makers
+    owners = {node: op for op in live for node in op.nodes}
+    for op in gone:  # users before producers
         readers = [use.node for value in op.outputs for use in value.uses()]
-        heir = next((tellers[node] for node in readers if node in tellers), None)
-        missing = [node for node in op.nodes if node not in tellers]
-        if heir is not None:
-            heir.superseded[:0] = missing
-            tellers.update(dict.fromkeys(missing, heir))
+        owner = next((owners[node] for node in readers if node in owners), None)
+        missing = [node for node in op.nodes if node not in owners]
+        if owner is not None:
+            owner.superseded[:0] = missing
+            owners.update(dict.fromkeys(missing, owner))
     return live
 
 
 def _has_readers(value: ir.Value) -> bool:
-    """Return whether somebody reads a value of the model; values of ours are made to be read."""
+    """Return whether a value of the model has users; values that the planner adds have them."""
     return value.producer() is None or bool(value.uses())

@@ -1,4 +1,4 @@
-"""Operations as they are planned: one ONNX node, or several that are computed as one."""
+"""The unit of planning, an operation: one ONNX node, or several that are fused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ GUARD = "Guard"
 
 @dataclass
 class Op:
-    """What is planned as one. A backend may have a class of its own, with what it fuses.
+    """One operation to plan: an ONNX node, or several that are fused.
+
+    A backend may have a subclass, with what it fuses.
 
     Attributes:
         kind: the ONNX operator that it does, or a backend's own name in lower case.
@@ -28,7 +30,7 @@ class Op:
         attributes: as of that operator, those that are present.
         version: of the operator set.
         nodes: the nodes that it stands for.
-        superseded: nodes before it whose results nobody needs, since it does without.
+        superseded: nodes before it whose results are unused since it was fused.
     """
 
     kind: str

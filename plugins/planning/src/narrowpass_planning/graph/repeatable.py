@@ -1,4 +1,4 @@
-"""Which operations follow from what they read: they can be evaluated when shapes change."""
+"""Which operations are deterministic functions of their inputs, to evaluate when shapes change."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _UNREPEATABLE = {
 
 
 def repeatable(op: Op, facts: Facts) -> bool:
-    """Return whether an operation can be evaluated when shapes change.
+    """Return whether an operation can be evaluated when shapes change, not in each run.
 
-    What it reads must be known then; of the input of Shape and Size, the shape alone.
+    Its inputs must be known then; of the input of Shape and Size, the shape alone.
     """
     node = op.nodes[0]
     if len(op.nodes) != 1 or node.domain or any(not value.name for value in op.outputs):

@@ -1,1 +1,1 @@
-"""Kernels in numpy, for what XNNPACK has not: integers, conditions, indices, shapes."""
+"""Host fallback: numpy kernels and control flow for nodes that the backend does not support."""

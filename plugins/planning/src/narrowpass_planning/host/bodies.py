@@ -1,4 +1,4 @@
-"""The bodies and branches of control flow, compiled as methods are."""
+"""The subgraphs of If, Loop and Scan, each compiled as a method."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from narrowpass.ir.inference import infer
 from narrowpass.runtime.backend import NodePlan
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import captured
-from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
-from narrowpass_planning.plan.looping import Repeat, Repeated, Roles
-from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.loop import LoopSignature, NativeLoop, NativeLoopFactory
+from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.weights.weight import Weight
 
 
 class Compiled(Protocol):
-    """A compiled method, as far as it matters here."""
+    """A compiled method: the part of `Method` that a subgraph needs."""
 
     outputs: tuple[str, ...]
 
@@ -31,34 +31,37 @@ class Compiled(Protocol):
 
     @property
     def fresh(self) -> Collection[str]:
-        """Names of the values that the last run has made anew."""
+        """Names of the values that the last run allocated: they alias no others."""
 
     def run_within(self, feeds: Any, wanted: Sequence[str], pool: Pool, out: Any) -> dict[str, Any]:
         """Run it in a workspace that is entered."""
 
     def bind(
         self, feeds: Mapping[str, Any], pool: Pool
-    ) -> tuple[Bound, dict[str, Array | str]] | None:
-        """Return what runs for feeds, where that is one partition, and what it does not make."""
+    ) -> tuple[BoundPartition, dict[str, Array | str]] | None:
+        """Return the partition bound to the feeds, and the outputs that it does not compute.
 
-    def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> Prepared | None:
-        """Return what runs for other feeds like these, which have just run."""
+        None where more than one partition runs.
+        """
+
+    def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> PreparedRun | None:
+        """Return a run for further feeds of these types and shapes, which have just run."""
 
 
 Array = np.ndarray[Any, Any]
 
 Compile = Callable[[ir.Model, Mapping[int, Weight]], Compiled]
-"""Compiles a model, of some tensors of which it is known what they are, by their ``id``."""
+"""Compiles a model; the mapping has weights of outer scopes, by the ``id`` of their tensors."""
 
 
 @dataclass(frozen=True)
 class Formal:
-    """What is known of an input of a body by what it is passed; its own declaration goes before.
+    """The type of an input of a body, from its argument; a declared type has precedence.
 
     Attributes:
-        type: what it is; None where that is not known.
-        dims: sizes, or None for those that are not known; None where not even their number is.
-        result: the output that is the input of the next iteration, which may be of another rank;
+        type: of the argument; None where it is unknown.
+        dims: of the argument, None for unknown sizes; None where the rank is unknown.
+        result: index of the output that is the input of the next iteration, whose rank may differ;
             None where there is none.
     """
 
@@ -68,13 +71,13 @@ class Formal:
 
 
 class Body:
-    """A subgraph that was compiled.
+    """A compiled subgraph.
 
     Args:
         graph: the subgraph.
-        formals: what is known of its own inputs.
+        formals: types of its own inputs.
         facts: of the graph around it.
-        model: gives operator sets.
+        model: has the operator sets.
         compile_: compiles a model.
         repeat: what runs many iterations in one call; None to run them one by one.
 
@@ -93,7 +96,7 @@ class Body:
         facts: Facts,
         model: ir.Model,
         compile_: Compile,
-        repeat: Repeat | None,
+        repeat: NativeLoopFactory | None,
     ) -> None:
         self._repeat = repeat
         self.formals = tuple(value.name or "" for value in graph.inputs)
@@ -101,15 +104,15 @@ class Body:
         outside: dict[ir.Value, ir.Value] = {}
         known: dict[int, Weight] = {}
         for value in captured(clone):
-            made = ir.Value(name=value.name, type=value.type, shape=value.shape)
-            outside[value] = made
+            inner_value = ir.Value(name=value.name, type=value.type, shape=value.shape)
+            outside[value] = inner_value
             if facts.is_constant(value):
                 weight = facts.stored(value)
-                made.const_value = _unread(weight, value)
-                known[id(made.const_value)] = weight
-                clone.initializers[value.name or ""] = made
+                inner_value.const_value = _unread(weight, value)
+                known[id(inner_value.const_value)] = weight
+                clone.initializers[value.name or ""] = inner_value
             else:
-                clone.inputs.append(made)
+                clone.inputs.append(inner_value)
         _replace(clone, outside)
         _skip_identities(clone)
         self.reads = tuple(value.name or "" for value in outside if not facts.is_constant(value))
@@ -118,8 +121,8 @@ class Body:
         _declare(inner, formals)
         self._method = compile_(inner, known)
         self.outputs = self._method.outputs
-        self._repeated: Repeated | None = None
-        self._prepared: Prepared | None = None
+        self._repeated: NativeLoop | None = None
+        self._prepared: PreparedRun | None = None
         self._given: list[Any] | None = None
         self._short = False
         self.declared = [_declared(value) for value in inner.graph.outputs]
@@ -131,7 +134,7 @@ class Body:
 
     @property
     def fresh(self) -> list[bool]:
-        """Of each output, whether the last run has made it anew."""
+        """Whether the last run allocated each output, so that it aliases no other value."""
         fresh = self.outputs if self._short else self._method.fresh
         names = self.outputs
         return [n in fresh and names.index(n) == i for i, n in enumerate(names)]
@@ -153,8 +156,10 @@ class Body:
         self._given = given
         self._prepared = self._method.prepare(feeds, pool) if alike else None
 
-    def repeated(self, feeds: Mapping[str, Any], roles: Roles, pool: Pool) -> Repeated | None:
-        """Return what runs many iterations in one call; None where they must be run one by one."""
+    def repeated(
+        self, feeds: Mapping[str, Any], roles: LoopSignature, pool: Pool
+    ) -> NativeLoop | None:
+        """Return the loop that runs all iterations in one call; None where there is none."""
         if self._repeat is None or not all(isinstance(v, np.ndarray) for v in feeds.values()):
             return None
         found = self._method.bind(feeds, pool)
@@ -167,9 +172,9 @@ class Body:
 
 
 def _declare(model: ir.Model, formals: Sequence[Formal]) -> None:
-    """Return inputs of a body the types that they have; they need not be declared.
+    """Declare the types of a body's inputs where the model does not.
 
-    A state has the rank of the first one, if an iteration that is given that gives it again.
+    A state has the rank of the initial one, if shape inference of an iteration confirms that rank.
     """
     assumed: dict[int, int] = {}
     for index, formal in enumerate(formals):
@@ -189,8 +194,8 @@ def _declare(model: ir.Model, formals: Sequence[Formal]) -> None:
         infer(tried)
         wrong = []
         for index, result in assumed.items():
-            given, made = model.graph.inputs[index].shape, tried.graph.outputs[result].shape
-            if given is None or made is None or len(given) != len(made):
+            given, after = model.graph.inputs[index].shape, tried.graph.outputs[result].shape
+            if given is None or after is None or len(given) != len(after):
                 wrong.append(index)
         if not wrong:
             return
@@ -200,7 +205,7 @@ def _declare(model: ir.Model, formals: Sequence[Formal]) -> None:
 
 
 def _skip_identities(graph: ir.Graph) -> None:
-    """Let outputs that are other values by another name be these: a condition most often."""
+    """Bypass Identity nodes before outputs; loop conditions often have one."""
     names = {value.name for value in graph.outputs}
     for index, value in enumerate(graph.outputs):
         node = value.producer()
@@ -221,7 +226,7 @@ def _declared(value: ir.Value) -> tuple[np.dtype[Any] | None, list[int]]:
 
 
 def _unread(weight: Weight, value: ir.Value) -> ir.TensorProtocol:
-    """Return a constant from outside as a tensor, which is read where somebody asks."""
+    """Return a constant of an outer scope as a lazy tensor."""
     dtype = value.dtype or ir.DataType.from_numpy(weight.dtype)
     shape = ir.Shape(weight.shape)
 
@@ -232,7 +237,7 @@ def _unread(weight: Weight, value: ir.Value) -> ir.TensorProtocol:
 
 
 def _replace(graph: ir.Graph, outside: dict[ir.Value, ir.Value]) -> None:
-    """Make a graph, and those in it, read other values in place of those from outside."""
+    """Replace the uses of outer values in a graph and in its subgraphs."""
     for node in graph.all_nodes():
         for index, value in enumerate(node.inputs):
             if value in outside:

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: their subgraphs are compiled as methods are, and run when it is their turn."""
+"""If, Loop and Scan on the host; their subgraphs are compiled as methods."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host.bodies import Body, Compile, Formal
 from narrowpass_planning.host.iterations import Iterations
 from narrowpass_planning.plan.executor import Pool
-from narrowpass_planning.plan.looping import Repeat, Scanned
+from narrowpass_planning.plan.loop import NativeLoopFactory, ScanInput
 from narrowpass_planning.plan.shapes import Shapes
 
 Array = np.ndarray[Any, Any]
 
 Results = tuple[Sequence[Any], Sequence[bool]]
-"""What an operator gives, and of each value whether it was made anew."""
+"""The outputs of an operator, and whether each was allocated by it, so that it aliases no other."""
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 
@@ -32,16 +32,16 @@ class ControlFlow:
     Args:
         op: the operation.
         facts: of its graph.
-        model: gives operator sets.
+        model: has the operator sets.
         compile_: compiles a model.
         repeat: what runs many iterations in one call; None to run them one by one.
 
     Attributes:
         name: the node's.
         inputs: names of the values that it and its subgraphs read.
-        outputs: names of the values that it makes.
-        kernel: what runs it, for people.
-        fresh: names of the values that the last run has made anew: nobody else has their memory.
+        outputs: names of its outputs.
+        kernel: what runs it, for `explain`.
+        fresh: names of the values that the last run allocated: they alias no others.
     """
 
     kernel = "control flow"
@@ -52,7 +52,7 @@ class ControlFlow:
         facts: Facts,
         model: ir.Model,
         compile_: Compile,
-        repeat: Repeat | None = None,
+        repeat: NativeLoopFactory | None = None,
     ) -> None:
         node = op.nodes[0]
         self._op = op
@@ -95,7 +95,7 @@ class ControlFlow:
         return tuple(plan for body in self._bodies for plan in body.plans)
 
     def run(self, values: dict[str, Any], shapes: Shapes, pool: Pool) -> None:
-        """Run it; what comes of it goes to `values`, and its shapes to `shapes`.
+        """Run it; its outputs go to `values`, and their shapes to `shapes`.
 
         Raises:
             BackendError: it fails; the message names it.
@@ -103,10 +103,10 @@ class ControlFlow:
         given = {n: values[n] if n in values else shapes.value(n) for n in self.inputs}
         operands: list[Any] = [given[name] if name else None for name in self._operands]
         try:
-            made = self._run(operands, given, pool)
+            results, fresh = self._run(operands, given, pool)
         except (AttributeError, BackendError, LookupError, ValueError) as error:
             raise BackendError(f"in {self._op.kind} {self.name!r}: {error}") from error
-        results, fresh = made
+
         self.fresh.clear()
         for name, value, new in zip(self._results, results, fresh, strict=True):
             if name:
@@ -134,7 +134,7 @@ class ControlFlow:
         count = self._iterations.states
         initial, given = operands[:count], operands[count:]
         ways = zip(given, *self._ways("input", len(given)), strict=True)
-        scans = [Scanned(_first(array, axis), backwards) for array, axis, backwards in ways]
+        scans = [ScanInput(_first(array, axis), backwards) for array, axis, backwards in ways]
         states, given, fresh = self._scanned(initial, scans, values, pool)
         ways = zip(given, *self._ways("output", len(given)), strict=True)
         outputs = [_last(stack, axis, backwards) for stack, axis, backwards in ways]
@@ -160,7 +160,7 @@ class ControlFlow:
             if not 0 <= length <= longest:
                 raise ValueError(f"sequence length {length} is not within 0 and {longest}")
             scans = [
-                Scanned(np.ascontiguousarray(array[batch][:length]), bool(backwards))
+                ScanInput(np.ascontiguousarray(array[batch][:length]), bool(backwards))
                 for array, backwards in zip(given, directions, strict=True)
             ]
             first = [np.ascontiguousarray(state[batch]) for state in initial]
@@ -176,7 +176,7 @@ class ControlFlow:
     def _scanned(
         self,
         initial: Sequence[Any],
-        scans: Sequence[Scanned],
+        scans: Sequence[ScanInput],
         values: Mapping[str, Any],
         pool: Pool,
     ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:
@@ -190,7 +190,7 @@ class ControlFlow:
         return self._iterations.run(initial, scans, length, values, pool)
 
     def _nothing(self, index: int) -> Array:
-        """Return what a scan output is when no iteration ran: nothing, of the type of a slice."""
+        """Return a scan output of no iterations: length 0, with the type of a slice."""
         graph = self._bodies[0].declared[self._iterations.first + index]
         dtype, dims = graph
         dtype = dtype or self._empty[index] or np.dtype(np.float32)
@@ -198,7 +198,7 @@ class ControlFlow:
 
 
 def _formals(op: Op, facts: Facts) -> list[Formal]:
-    """Return what is known of the inputs of a body."""
+    """Return the types of the inputs of a body."""
     if op.kind == "If":
         return []
     if op.kind == "Loop":

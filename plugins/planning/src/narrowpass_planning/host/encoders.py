@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml by numpy that look up categories: LabelEncoder and OneHotEncoder."""
+"""Numpy kernels: LabelEncoder and OneHotEncoder of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kernel = Callable[..., Any]
 
 
 class Places:
-    """Finds the place of each element among keys; the first of equal ones counts.
+    """Finds the index of each element among keys; the first one of equal keys.
 
     Args:
         keys: of one axis; strings are objects.
@@ -56,7 +56,7 @@ _TYPES: tuple[tuple[str, Any, Any], ...] = (
 
 
 def label_encoder(op: Op) -> Kernel:
-    """Return the value of each key; a default for what is none. From version 4 on NaN may be a key.
+    """Return LabelEncoder: a dictionary with a default. From version 4 on NaN may be a key.
 
     Raises:
         KeyError: no keys or values, or not as many of one as of the other.
@@ -115,9 +115,9 @@ def _default(op: Op, dtype: np.dtype[Any]) -> Array:
 
 
 def one_hot_encoder(op: Op) -> Kernel:
-    """Return a row of zeros with a one at the place of each category: [*x.shape, categories].
+    """Return OneHotEncoder: float32 [*x.shape, categories].
 
-    A category that is not known gives zeros, or is an error where the attribute ``zeros`` is 0.
+    An unknown category is a row of zeros, or an error where the attribute ``zeros`` is 0.
     Numbers are cut to integers, as in onnxruntime.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Operators by numpy that put windows together and read images at computed places."""
+"""Numpy kernels of images: Col2Im and GridSample."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Kernel = Callable[..., Any]
 
 
 def col2im(op: Op) -> Kernel:
-    """Add the columns of each window to their places in an image; see ONNX's Col2Im."""
+    """Accumulate the columns of an im2col matrix into an image; see ONNX's Col2Im."""
     strides, dilations, pads = (op.get(name, None) for name in ("strides", "dilations", "pads"))
 
     def run(x: Array, image: Array, block: Array) -> Array:
-        sizes, window = image.tolist(), block.tolist()
+        sizes, kernel = image.tolist(), block.tolist()
         rank = len(sizes)
         steps, spread = strides or [1] * rank, dilations or [1] * rank
         around = pads or [0] * (2 * rank)
         whole = [size + around[i] + around[i + rank] for i, size in enumerate(sizes)]
-        counts = [(whole[i] - spread[i] * (window[i] - 1) - 1) // steps[i] + 1 for i in range(rank)]
-        made = np.zeros((x.shape[0], x.shape[1] // int(np.prod(window)), *whole), x.dtype)
-        columns = x.reshape(*made.shape[:2], *window, *counts)
-        for at in np.ndindex(*window):
+        counts = [(whole[i] - spread[i] * (kernel[i] - 1) - 1) // steps[i] + 1 for i in range(rank)]
+        output = np.zeros((x.shape[0], x.shape[1] // int(np.prod(kernel)), *whole), x.dtype)
+        columns = x.reshape(*output.shape[:2], *kernel, *counts)
+        for at in np.ndindex(*kernel):
             places = tuple(
                 slice(first := at[i] * spread[i], first + counts[i] * steps[i], steps[i])
                 for i in range(rank)
             )
-            made[(slice(None), slice(None), *places)] += columns[(slice(None), slice(None), *at)]
+            output[(slice(None), slice(None), *places)] += columns[(slice(None), slice(None), *at)]
         inner = tuple(slice(around[i], around[i] + sizes[i]) for i in range(rank))
-        return np.ascontiguousarray(made[(slice(None), slice(None), *inner)])
+        return np.ascontiguousarray(output[(slice(None), slice(None), *inner)])
 
     return run
 
@@ -42,7 +42,7 @@ _PADDING = ("zeros", "border", "reflection")
 
 
 def grid_sample(op: Op) -> Kernel:
-    """Read pixels at places of a grid, the nearest or four by their distance; of images alone.
+    """Sample images at the points of a grid, by the nearest pixel or bilinearly; see GridSample.
 
     Raises:
         KeyError: another mode, or what are no images, or not known to be.
@@ -74,7 +74,7 @@ def grid_sample(op: Op) -> Kernel:
 
 
 def _place(grid: Array, size: int, padding: str, *, aligned: bool) -> Array:
-    """Return places in pixels for those from -1 to 1."""
+    """Return pixel coordinates of coordinates normalized to -1 to 1."""
     found: Array = (grid + 1) / 2 * (size - 1) if aligned else ((grid + 1) * size - 1) / 2
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if padding == "border":
@@ -96,5 +96,5 @@ def _read(x: Array, down: Array, across: Array) -> Array:
         return np.zeros((*x.shape[:2], *down.shape[1:]), x.dtype)
     image = np.arange(x.shape[0])[:, None, None]
     pixels = np.moveaxis(x[image, :, row, column], -1, 1)
-    made: Array = np.where(inside[:, None], pixels, np.zeros((), x.dtype))
-    return made
+    output: Array = np.where(inside[:, None], pixels, np.zeros((), x.dtype))
+    return output

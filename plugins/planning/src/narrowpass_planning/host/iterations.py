@@ -1,4 +1,4 @@
-"""Running a body many times, in one call where it is wholly native, else one by one."""
+"""Iterations of a loop body: in one native call where it is one partition, else one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from narrowpass_planning.host.bodies import Body
 from narrowpass_planning.plan.executor import Pool
-from narrowpass_planning.plan.looping import Roles, Scanned
+from narrowpass_planning.plan.loop import LoopSignature, ScanInput
 
 Array = np.ndarray[Any, Any]
 
@@ -21,12 +21,12 @@ class Iterations:
 
     Args:
         body: what an iteration runs.
-        states: how many values an iteration gives to the next one.
-        scans: how many inputs are scanned.
-        numbered: whether the body takes an iteration number and a condition, and gives one.
+        states: the number of loop-carried values.
+        scans: the number of scan inputs.
+        numbered: whether the body has an iteration number and a condition, as that of Loop.
 
     Attributes:
-        states: how many values an iteration gives to the next one.
+        states: the number of loop-carried values.
         first: which output of the body is the first that is stacked.
     """
 
@@ -39,7 +39,7 @@ class Iterations:
         condition = outputs.pop(0) if numbered else ""
         formals = formals[2:] if numbered else formals
         self.first = self.states + numbered
-        self._roles = Roles(
+        self._roles = LoopSignature(
             number,
             going,
             tuple(formals[: self.states]),
@@ -52,7 +52,7 @@ class Iterations:
     def run(
         self,
         initial: Sequence[Any],
-        scans: Sequence[Scanned],
+        scans: Sequence[ScanInput],
         limit: int | None,
         values: Mapping[str, Any],
         pool: Pool,
@@ -67,7 +67,7 @@ class Iterations:
             pool: the threads.
 
         Returns:
-            The last state, the stacked outputs, and of each state whether it was made anew.
+            The last state, the stacked outputs, and for each state whether it was allocated here.
         """
         roles = self._roles
         feeds = {name: values[name] for name in self._body.reads}
@@ -87,7 +87,7 @@ class Iterations:
     def _one_by_one(
         self,
         feeds: dict[str, Any],
-        scans: Sequence[Scanned],
+        scans: Sequence[ScanInput],
         limit: int | None,
         pool: Pool,
     ) -> tuple[Sequence[Any], Sequence[Array], Sequence[bool]]:

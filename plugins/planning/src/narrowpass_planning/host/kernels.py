@@ -1,6 +1,6 @@
-"""Operators by numpy: each as a function of arrays, with the semantics of the specification.
+"""The table of numpy kernels: operators as functions of arrays, by the ONNX specification.
 
-What numpy computes differently, or slowly, is not here; the reference evaluator does that.
+Operators that numpy computes differently, or slowly, are left to the reference evaluator.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from narrowpass_planning.host import (
     encoders,
     images,
     losses,
+    matmul,
     numbers,
-    products,
     quantization,
     selection,
     sequences,
@@ -33,7 +33,7 @@ FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, 
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]
-"""Takes the inputs (None for those left out) and gives the output, or a list of outputs."""
+"""Takes the inputs (None for absent ones) and returns the output, or a list of outputs."""
 
 _INTEGERS = {
     ir.DataType.INT8,
@@ -46,39 +46,39 @@ _INTEGERS = {
     ir.DataType.UINT64,
 }
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE}
-_WIDENED = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-"""What only kernels take that compute in float32 and round the result, or move elements."""
+_HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+"""Types for kernels that compute in float32 and round the result, or only move elements."""
 _BOOLS = {ir.DataType.BOOL}
 _NUMBERS = _INTEGERS | _FLOATS
 _ALL = _NUMBERS | _BOOLS
 _TEXT = {ir.DataType.STRING}
 
-_Make = Callable[[Op], Kernel]
-_KERNELS: dict[str, tuple[_Make, int, set[ir.DataType]]] = {}
+_Builder = Callable[[Op], Kernel]
+_KERNELS: dict[str, tuple[_Builder, int, set[ir.DataType]]] = {}
 
 
 def _kernel(
     *kinds: str, since: int = 1, dtypes: set[ir.DataType] = _ALL
-) -> Callable[[_Make], _Make]:
-    """Register what makes the kernel of these operators, from an operator set on."""
+) -> Callable[[_Builder], _Builder]:
+    """Register the builder of these operators' kernels, from the operator set `since` on."""
 
-    def register(make: _Make) -> _Make:
+    def register(builder: _Builder) -> _Builder:
         for kind in kinds:
-            _KERNELS[kind] = make, since, dtypes
-        return make
+            _KERNELS[kind] = builder, since, dtypes
+        return builder
 
     return register
 
 
-def make(op: Op, facts: Facts) -> Kernel | None:
+def kernel_for(op: Op, facts: Facts) -> Kernel | None:
     """Return the kernel of an operation; None where there is none for it."""
     if len(op.nodes) != 1:
         return None
     if op.nodes[0].domain:
-        return _of_features(op)
+        return _ml_kernel(op)
     found = _KERNELS.get(op.kind)
     if found is None:
-        return sequences.make(op)
+        return sequences.kernel_for(op)
     build, since, dtypes = found
     if op.version < since:
         return None
@@ -94,14 +94,14 @@ def make(op: Op, facts: Facts) -> Kernel | None:
         return None
 
 
-_ML: dict[str, _Make] = {
+_ML: dict[str, _Builder] = {
     "LabelEncoder": encoders.label_encoder,
     "OneHotEncoder": encoders.one_hot_encoder,
     "SVMClassifier": support_vectors.classifier,
 }
 
 
-def _of_features(op: Op) -> Kernel | None:
+def _ml_kernel(op: Op) -> Kernel | None:
     """Return the kernel of an operator of ai.onnx.ml; None where there is none for it."""
     build = _ML.get(op.kind) if op.nodes[0].domain == "ai.onnx.ml" else None
     try:
@@ -110,7 +110,7 @@ def _of_features(op: Op) -> Kernel | None:
         return None
 
 
-def _always(function: Kernel) -> _Make:
+def _always(function: Kernel) -> _Builder:
     return lambda _: function
 
 
@@ -165,7 +165,7 @@ def _where(_: Op) -> Kernel:
     return np.where
 
 
-@_kernel("Gather", dtypes=_ALL | _WIDENED | _TEXT)
+@_kernel("Gather", dtypes=_ALL | _HALF | _TEXT)
 def _gather(op: Op) -> Kernel:
     axis = op.get("axis", 0)
 
@@ -179,7 +179,7 @@ def _gather(op: Op) -> Kernel:
 
 
 # numpy checks arrays of indices before it uses them: others may write to a feed in between.
-@_kernel("GatherElements", since=11, dtypes=_ALL | _WIDENED)
+@_kernel("GatherElements", since=11, dtypes=_ALL | _HALF)
 def _gather_elements(op: Op) -> Kernel:
     axis = op.get("axis", 0)
 
@@ -193,7 +193,7 @@ def _gather_elements(op: Op) -> Kernel:
     return run
 
 
-@_kernel("GatherND", since=11, dtypes=_ALL | _WIDENED)
+@_kernel("GatherND", since=11, dtypes=_ALL | _HALF)
 def _gather_nd(op: Op) -> Kernel:
     batched = op.get("batch_dims", 0)
 
@@ -386,11 +386,11 @@ def _non_zero(_: Op) -> Kernel:
     return lambda x: np.array(np.nonzero(x), np.int64).reshape(max(1, x.ndim) if x.ndim else 0, -1)
 
 
-@_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS | _WIDENED)
+@_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS | _HALF)
 def _recurrent(op: Op) -> Kernel:
     try:
         cells = Recurrent(op.kind, op.attributes)
-    except ValueError as error:  # the evaluator tells of it, with the node's name
+    except ValueError as error:  # the evaluator reports it, with the node's name
         raise KeyError(str(error)) from error
     count = len(op.outputs)
     return lambda *given: cells(*given)[:count]
@@ -398,12 +398,12 @@ def _recurrent(op: Op) -> Kernel:
 
 @_kernel("QuantizeLinear", since=10, dtypes={ir.DataType.FLOAT})
 def _quantize(op: Op) -> Kernel:
-    return quantization.make(op)
+    return quantization.kernel_for(op)
 
 
 @_kernel("DequantizeLinear", since=10, dtypes=_INTEGERS)
 def _dequantize(op: Op) -> Kernel:
-    return quantization.make(op)
+    return quantization.kernel_for(op)
 
 
 @_kernel("MatMulInteger", since=10, dtypes={ir.DataType.INT8, ir.DataType.UINT8})
@@ -411,7 +411,7 @@ def _integer_matmul(op: Op) -> Kernel:
     return quantization.integer_matmul
 
 
-@_kernel("Trilu", since=14, dtypes=_ALL | _WIDENED)
+@_kernel("Trilu", since=14, dtypes=_ALL | _HALF)
 def _trilu(op: Op) -> Kernel:
     function = np.triu if op.get("upper", 1) else np.tril
     return lambda x, k=None: function(x, 0 if k is None else int(k.item()))
@@ -444,7 +444,7 @@ def _reduce(op: Op) -> Kernel:
 
 
 def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
-    """Return what the greatest, or least, element of nothing is."""
+    """Return the maximum, or minimum, of an empty tensor."""
     if dtype.kind == "f":
         return -np.inf if least else np.inf
     if dtype.kind == "b":
@@ -455,46 +455,47 @@ def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
 
 _EVERY = set(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED}
 
-for _names, _make_kernel, _since, _dtypes in (
-    (numbers.UNARY, numbers.unary, 6, _FLOATS | _WIDENED),
-    (("Softmax", "LogSoftmax", "Hardmax"), numbers.softmax, 1, _FLOATS | _WIDENED),
-    (numbers.REDUCTIONS, numbers.reduction, 1, _NUMBERS | _WIDENED),
+for _names, _builder, _since, _dtypes in (
+    (numbers.UNARY, numbers.unary, 6, _FLOATS | _HALF),
+    (("Softmax", "LogSoftmax", "Hardmax"), numbers.softmax, 1, _FLOATS | _HALF),
+    (numbers.REDUCTIONS, numbers.reduction, 1, _NUMBERS | _HALF),
     (("Cast", "CastLike"), numbers.cast, 6, _EVERY),
-    (("BitCast",), numbers.bit_cast, 26, _ALL | _WIDENED),
+    (("BitCast",), numbers.bit_cast, 26, _ALL | _HALF),
     (("Pow",), numbers.power, 7, _NUMBERS),
-    (("LpNormalization",), numbers.norm, 1, _FLOATS | _WIDENED),
+    (("LpNormalization",), numbers.norm, 1, _FLOATS | _HALF),
     (("LayerNormalization",), numbers.layer_norm, 17, _FLOATS),
     (("BatchNormalization",), numbers.batch_norm, 14, _FLOATS),
     (("Dropout",), numbers.dropout, 12, _FLOATS),
-    (("Mean",), numbers.mean_of_all, 8, _FLOATS | _WIDENED),
+    (("Mean",), numbers.mean_of_all, 8, _FLOATS | _HALF),
     (("NegativeLogLikelihoodLoss",), losses.negative_log_likelihood, 12, _FLOATS),
     (("SoftmaxCrossEntropyLoss",), losses.softmax_cross_entropy, 12, _FLOATS),
-    (("TopK",), selection.top_k, 1, _NUMBERS | _WIDENED),
-    (("ScatterElements", "Scatter"), selection.scatter_elements, 9, _ALL | _WIDENED),
-    (("ScatterND",), selection.scatter_nd, 11, _ALL | _WIDENED),
-    (("ArgMax", "ArgMin"), selection.arg_extreme, 1, _NUMBERS | _WIDENED),
-    (("CumSum", "CumProd"), selection.cumulative, 11, _NUMBERS | _WIDENED),
-    (("OneHot",), selection.one_hot, 9, _ALL | _WIDENED),
-    (("Compress",), selection.compress, 9, _ALL | _WIDENED),
-    (("ReverseSequence",), selection.reverse_sequence, 10, _ALL | _WIDENED),
-    (("EyeLike",), selection.eye_like, 9, _ALL | _WIDENED),
+    (("TopK",), selection.top_k, 1, _NUMBERS | _HALF),
+    (("ScatterElements", "Scatter"), selection.scatter_elements, 9, _ALL | _HALF),
+    (("ScatterND",), selection.scatter_nd, 11, _ALL | _HALF),
+    (("ArgMax", "ArgMin"), selection.arg_extreme, 1, _NUMBERS | _HALF),
+    (("CumSum", "CumProd"), selection.cumulative, 11, _NUMBERS | _HALF),
+    (("OneHot",), selection.one_hot, 9, _ALL | _HALF),
+    (("Compress",), selection.compress, 9, _ALL | _HALF),
+    (("ReverseSequence",), selection.reverse_sequence, 10, _ALL | _HALF),
+    (("EyeLike",), selection.eye_like, 9, _ALL | _HALF),
     (("Unique",), selection.unique, 11, _NUMBERS),
-    (("SpaceToDepth",), selection.space_to_depth, 1, _ALL | _WIDENED),
+    (("SpaceToDepth",), selection.space_to_depth, 1, _ALL | _HALF),
     (("NonMaxSuppression",), selection.suppress, 10, {ir.DataType.FLOAT}),
     (("Col2Im",), images.col2im, 18, _FLOATS),
     (("GridSample",), images.grid_sample, 16, _FLOATS),
-    (("Einsum",), products.einsum, 12, _FLOATS),
-    (("MatMul",), products.matmul, 1, {ir.DataType.DOUBLE}),
-    (("Gemm",), products.gemm, 7, {ir.DataType.DOUBLE}),
+    (("Einsum",), matmul.einsum, 12, _FLOATS),
+    (("MatMul",), matmul.matmul, 1, {ir.DataType.DOUBLE}),
+    (("Gemm",), matmul.gemm, 7, {ir.DataType.DOUBLE}),
     (("DFT",), signals.dft, 17, _FLOATS),
     (("STFT",), signals.stft, 17, _FLOATS),
 ):
     for _name in _names:
-        _KERNELS[_name] = _make_kernel, _since, _dtypes
+        _KERNELS[_name] = _builder, _since, _dtypes
 
 
-def as_results(made: Any) -> Sequence[Any]:
-    """Return what a kernel gave as a list of arrays; a tuple is of one sequence."""
-    if isinstance(made, tuple):
-        return made
-    return [np.asarray(item) for item in made] if isinstance(made, list) else [np.asarray(made)]
+def as_results(output: Any) -> Sequence[Any]:
+    """Return the output of a kernel as a list of arrays; a tuple holds one sequence."""
+    if isinstance(output, tuple):
+        return output
+    items = output if isinstance(output, list) else [output]
+    return [np.asarray(item) for item in items]

@@ -1,4 +1,4 @@
-"""NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss in numpy."""
+"""Numpy kernels: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
 
 from __future__ import annotations
 

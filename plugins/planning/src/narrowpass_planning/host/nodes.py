@@ -1,4 +1,4 @@
-"""Nodes that run outside of partitions, each as a function of arrays, and units of them."""
+"""Nodes that run on the host, outside of partitions, and units of them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class HostNode:
     Args:
         op: the operation, of one node.
         facts: of its graph.
-        model: gives operator sets and functions.
+        model: has the operator sets and functions.
 
     Attributes:
         name: the node's.
-        operands: names of its inputs; empty for those left out.
+        operands: names of its inputs; empty for absent ones.
         inputs: names of the values that it reads, those read in subgraphs included.
-        outputs: names of the values that it makes.
-        kernel: what runs it, for people.
-        native: whether that is a kernel of ours.
+        outputs: names of its outputs.
+        kernel: what runs it, for `explain`.
+        native: whether that is a numpy kernel, not the reference evaluator.
     """
 
     def __init__(self, op: Op, facts: Facts, model: ir.Model) -> None:
@@ -50,7 +50,7 @@ class HostNode:
         self.outputs = tuple(value.name for value in op.outputs if value.name)
         self._kind = op.kind
         self._results = tuple(value.name or "" for value in op.outputs)
-        self._function = kernels.make(op, facts)
+        self._function = kernels.kernel_for(op, facts)
         self.native = self._function is not None
         # The evaluator's nodes may multiply matrices; of ours, these do.
         self._multiplies = self._function is None or op.kind in _MULTIPLYING
@@ -65,9 +65,9 @@ class HostNode:
             self.inputs = tuple(dict.fromkeys(name for name in self.operands if name))
 
     def run(self, values: dict[str, Any], shapes: Shapes, pool: Pool) -> None:
-        """Run the node; what it makes goes to `values`, and its shapes to `shapes`.
+        """Run the node; its outputs go to `values`, and their shapes to `shapes`.
 
-        Numpy is to ignore what is not finite.
+        The caller has numpy ignore floating-point errors.
 
         Raises:
             BackendError: it fails; the message names it.
@@ -80,10 +80,10 @@ class HostNode:
 
     def _run(self, values: dict[str, Any], shapes: Shapes) -> None:
         if self._function is None:
-            made = self._evaluate(
+            outputs = self._evaluate(
                 {n: values[n] if n in values else shapes.value(n) for n in self.inputs}
             )
-            for name, value in made.items():
+            for name, value in outputs.items():
                 values[name] = value
                 if isinstance(value, np.ndarray):
                     shapes.shapes[name] = value.shape
@@ -98,10 +98,10 @@ class HostNode:
                     shapes.shapes[name] = array.shape
 
     def _computed(self, function: kernels.Kernel, given: Sequence[Any]) -> Sequence[Array]:
-        """Return what the kernel makes of its operands in order; None for those left out."""
+        """Return the outputs of the kernel for its operands in order; None for absent ones."""
         try:
-            made = function(*given)
-            return (made,) if type(made) is np.ndarray else kernels.as_results(made)
+            output = function(*given)
+            return (output,) if type(output) is np.ndarray else kernels.as_results(output)
         except kernels.FAILURES as error:
             raise BackendError(f"node {self.name!r} ({self._kind}) failed: {error}") from error
 
@@ -109,11 +109,11 @@ class HostNode:
         return self._evaluator.run({name: _own(value) for name, value in given.items()})
 
     def evaluate(self, given: Sequence[Any]) -> Sequence[Array]:
-        """Run the node on its operands in order; None for those left out."""
+        """Run the node on its operands in order; None for absent ones."""
         if self._function is None:
             values = dict(zip(self.operands, given, strict=True))
-            made = self._evaluate({name: value for name, value in values.items() if name})
-            return [np.asarray(made[name], order="C") for name in self.outputs]
+            outputs = self._evaluate({name: value for name, value in values.items() if name})
+            return [np.asarray(outputs[name], order="C") for name in self.outputs]
         with np.errstate(all="ignore"):
             results = zip(self._results, self._computed(self._function, given), strict=True)
             return [np.asarray(array, order="C") for name, array in results if name]
@@ -131,7 +131,7 @@ HostItem = HostNode | ControlFlow | ShapeNode
 
 
 class HostUnit:
-    """Operations that XNNPACK has not: run node by node.
+    """Operations that the backend does not support, run node by node on the host.
 
     Args:
         items: nodes and shape arithmetic, in order.
@@ -146,15 +146,17 @@ class HostUnit:
         self.items = list(items)
         self.outputs = outputs
         # What follows from values of earlier units is evaluated where these have changed.
-        made = {name for item in items if not isinstance(item, ShapeNode) for name in item.outputs}
+        computed = {
+            name for item in items if not isinstance(item, ShapeNode) for name in item.outputs
+        }
         self._early: list[ShapeNode] = []
         self._rest: list[HostItem] = []
         for item in items:
-            if isinstance(item, ShapeNode) and made.isdisjoint(item.inputs):
+            if isinstance(item, ShapeNode) and computed.isdisjoint(item.inputs):
                 self._early.append(item)
                 continue
             self._rest.append(item)
-            made.update(item.outputs)
+            computed.update(item.outputs)
         self._numpy = any(isinstance(item, HostNode) for item in self._rest)
         own = {name for item in self._early for name in item.outputs}
         self._sizes = _read([item for item in self._early if item.by_shape], own)
@@ -168,7 +170,7 @@ class HostUnit:
 
     @property
     def reads(self) -> set[str]:
-        """Names of the values that the nodes read, those that they make included."""
+        """Names of the inputs of the nodes, values computed within the unit included."""
         return {name for item in self.items for name in item.inputs}
 
     def run(
@@ -214,6 +216,6 @@ class HostUnit:
 
 
 def _read(items: Sequence[ShapeNode], own: Collection[str]) -> tuple[str, ...]:
-    """Return the names that items read of what they do not make themselves, each once."""
+    """Return the names of the inputs of items that are not outputs of these, each once."""
     names = [name for item in items for name in item.inputs if name and name not in own]
     return tuple(dict.fromkeys(names))

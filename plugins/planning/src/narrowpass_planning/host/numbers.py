@@ -1,7 +1,7 @@
-"""Elementwise operators, reductions and normalizations in numpy: of double, or of unknown rank.
+"""Numpy kernels: elementwise operators, reductions and normalizations.
 
-What a tape has kernels for comes here only where its rank, or the axes, are not known before.
-Narrow floats are computed in float32 and rounded.
+They run float64, and nodes whose rank or axes are unknown at compile time. float16 and bfloat16
+are computed in float32 and rounded.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ FLOAT8 = frozenset(
 )
 
 
-def widened(kernel: Kernel) -> Kernel:
-    """Return a kernel for narrow floats too: they are computed in float32, results are rounded."""
+def via_float32(kernel: Kernel) -> Kernel:
+    """Return a kernel for float16 and bfloat16 too: computed in float32, the results rounded."""
 
     def run(*given: Array | None) -> Any:
         narrow = next((x.dtype for x in given if x is not None and _is_narrow(x)), None)
         if narrow is None:
             return kernel(*given)
         wide = [x.astype(np.float32) if x is not None and _is_narrow(x) else x for x in given]
-        made = kernel(*wide)
-        if not isinstance(made, list):
-            return _rounded(made, narrow)
-        return [_rounded(item, narrow) for item in made]
+        output = kernel(*wide)
+        if not isinstance(output, list):
+            return _rounded(output, narrow)
+        return [_rounded(item, narrow) for item in output]
 
     return run
 
@@ -48,8 +48,8 @@ def _is_narrow(x: Array) -> bool:
     return x.dtype.name in ("float16", "bfloat16")
 
 
-def _rounded(made: Array, narrow: np.dtype[Any]) -> Array:
-    return made.astype(narrow) if made.dtype == np.float32 else made
+def _rounded(x: Array, narrow: np.dtype[Any]) -> Array:
+    return x.astype(narrow) if x.dtype == np.float32 else x
 
 
 def _log1p_exp(x: Array) -> Array:
@@ -114,7 +114,7 @@ def _typed(function: Kernel, *parameters: float) -> Kernel:
         numbers = [x.dtype.type(number) for number in parameters]
         return np.asarray(function(x, *numbers), x.dtype)
 
-    return widened(run)
+    return via_float32(run)
 
 
 def unary(op: Op) -> Kernel:
@@ -144,10 +144,10 @@ def softmax(op: Op) -> Kernel:
         shifted = x - np.max(x, axis=axes, keepdims=True, initial=-np.inf)
         e = np.exp(shifted)
         total = np.sum(e, axis=axes, keepdims=True)
-        made = shifted - np.log(total) if op.kind == "LogSoftmax" else e / total
-        return np.asarray(made, x.dtype)
+        result = shifted - np.log(total) if op.kind == "LogSoftmax" else e / total
+        return np.asarray(result, x.dtype)
 
-    return widened(run)
+    return via_float32(run)
 
 
 def _log_sum_exp(x: Array, **along: Any) -> Array:
@@ -155,8 +155,8 @@ def _log_sum_exp(x: Array, **along: Any) -> Array:
         return np.asarray(np.log(np.sum(x, **along)))
     most = np.max(x, axis=along["axis"], keepdims=True)
     safe = np.where(np.isfinite(most), most, 0)
-    sums = np.log(np.sum(np.exp(x - safe), axis=along["axis"], keepdims=True)) + safe
-    return np.asarray(sums if along["keepdims"] else np.squeeze(sums, along["axis"]))
+    logs = np.log(np.sum(np.exp(x - safe), axis=along["axis"], keepdims=True)) + safe
+    return np.asarray(logs if along["keepdims"] else np.squeeze(logs, along["axis"]))
 
 
 _REDUCTIONS: dict[str, Kernel] = {
@@ -182,7 +182,7 @@ def reduction(op: Op) -> Kernel:
         along = tuple(listed or (() if nothing else range(x.ndim)))
         return np.asarray(function(x, axis=along, keepdims=keep)).astype(x.dtype, copy=False)
 
-    return widened(run)
+    return via_float32(run)
 
 
 def layer_norm(op: Op) -> Kernel:
@@ -194,8 +194,8 @@ def layer_norm(op: Op) -> Kernel:
         mean = np.mean(x, axis=axes, keepdims=True)
         centred = x - mean
         inverse = 1 / np.sqrt(np.mean(np.square(centred), axis=axes, keepdims=True) + epsilon)
-        made = centred * inverse * scale
-        parts = [made if bias is None else made + bias, mean, inverse]
+        scaled = centred * inverse * scale
+        parts = [scaled if bias is None else scaled + bias, mean, inverse]
         return [np.asarray(part, x.dtype) for part in parts[:count]]
 
     return run
@@ -213,12 +213,12 @@ def batch_norm(op: Op) -> Kernel:
         along = (-1, *(1,) * (x.ndim - 2))
         now, spread = np.mean(x, axis=axes), np.var(x, axis=axes)
         factor = scale / np.sqrt(spread + epsilon)
-        made = (x - now.reshape(along)) * factor.reshape(along) + bias.reshape(along)
+        normalized = (x - now.reshape(along)) * factor.reshape(along) + bias.reshape(along)
         running = [
             (old * momentum + new * (1 - momentum)).astype(old.dtype)
             for old, new in ((mean, now), (variance, spread))
         ]
-        return [made.astype(x.dtype), *running][:count]
+        return [normalized.astype(x.dtype), *running][:count]
 
     return run
 
@@ -272,9 +272,11 @@ def norm(op: Op) -> Kernel:
         length = np.linalg.norm(x, order, axis, keepdims=True)
         return np.where(length == 0, 0, x / np.where(length == 0, 1, length)).astype(x.dtype)
 
-    return widened(run)
+    return via_float32(run)
 
 
 def mean_of_all(op: Op) -> Kernel:
     """Return Mean, the mean of tensors."""
-    return widened(lambda *given: (sum(given[1:], given[0]) / len(given)).astype(given[0].dtype))
+    return via_float32(
+        lambda *given: (sum(given[1:], given[0]) / len(given)).astype(given[0].dtype)
+    )

@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear in numpy, per tensor and per channel.
+"""Numpy kernels: QuantizeLinear, DequantizeLinear and MatMulInteger.
 
 As the specification says: x / scale is rounded to nearest even, the zero point added, the sum
 saturated, where NaN becomes the least integer; and (x - zero point) · scale.
@@ -16,7 +16,7 @@ from narrowpass_planning.graph.op import Op
 Array = np.ndarray[Any, Any]
 
 
-def make(op: Op) -> Callable[..., Array]:
+def kernel_for(op: Op) -> Callable[..., Array]:
     """Return the kernel of an operation.
 
     Raises:
@@ -45,7 +45,7 @@ def quantized(x: Array, scale: Array, zero: Array | None, axis: int, dtype: np.d
 
 
 def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: int = 0) -> Array:
-    """Return the numbers that integers stand for, of the type of `scale`.
+    """Dequantize integers to the type of `scale`.
 
     Args:
         x: integers.
@@ -65,7 +65,9 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
         scale = _along(scale, x, axis)
         zero = None if zero is None else _along(zero, x, axis)
     # Differences of integers of 16 bits and less fit into 32.
-    wide = np.int32 if x.dtype.itemsize < 4 else np.int64
+    wide: type[np.generic] = np.int32 if x.dtype.itemsize < 4 else np.int64
+    if x.dtype.name.startswith("float8"):
+        wide = np.float32
     given = x.astype(wide)
     if zero is not None:
         given = given - zero.astype(wide)
@@ -76,7 +78,7 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
 def integer_matmul(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
-    """Return MatMulInteger, as int32; sums of products of bytes are exact in float64.
+    """Return MatMulInteger, int32; int8 dot products are exact in float64.
 
     A zero point of several numbers has one for each row of `a`, or column of `b`.
     """
@@ -90,9 +92,9 @@ def integer_matmul(
         shifted: Array = wide - zero.astype(np.float64)
         return shifted
 
-    made: Array = np.matmul(numbers(a, a_zero, -1), numbers(b, b_zero, 0))
-    whole: Array = made.astype(np.int64).astype(np.int32)
-    return whole
+    exact: Array = np.matmul(numbers(a, a_zero, -1), numbers(b, b_zero, 0))
+    wrapped: Array = exact.astype(np.int64).astype(np.int32)
+    return wrapped
 
 
 def _along(parameter: Array, x: Array, axis: int) -> Array:

@@ -1,4 +1,4 @@
-"""Operators by numpy that choose, count or place elements by index.
+"""Numpy kernels that gather, scatter, sort, count or compare elements.
 
 Indices that are out of range are errors, which name the node. numpy checks them before it uses
 them, in a copy: others may write to a feed in between.
@@ -26,7 +26,7 @@ _AT: dict[str, Any] = {
 
 
 def top_k(op: Op) -> Kernel:
-    """Take the greatest or least elements along an axis; of equal ones the first come first."""
+    """Return TopK: the largest or smallest elements along an axis; ties in the order of index."""
     axis, largest = op.get("axis", -1), bool(op.get("largest", 1))
 
     def run(x: Array, count: Array | None = None) -> list[Array]:
@@ -46,7 +46,7 @@ def top_k(op: Op) -> Kernel:
 
 
 def scatter_elements(op: Op) -> Kernel:
-    """Put updates at places along one axis; see ONNX's ScatterElements."""
+    """Return ScatterElements."""
     axis, reduction = op.get("axis", 0), _reduction(op)
 
     def run(data: Array, indices: Array, updates: Array) -> Array:
@@ -61,7 +61,7 @@ def scatter_elements(op: Op) -> Kernel:
 
 
 def scatter_nd(op: Op) -> Kernel:
-    """Put slices of updates at places of the first axes; see ONNX's ScatterND."""
+    """Return ScatterND."""
     reduction = _reduction(op)
 
     def run(data: Array, indices: Array, updates: Array) -> Array:
@@ -81,10 +81,10 @@ def _reduction(op: Op) -> str:
 
 def _scattered(data: Array, places: tuple[Any, ...], updates: Array, reduction: str) -> Array:
     if reduction == "none":
-        made = data.copy()
-        made[places] = updates
-        return made
-    # Sums of narrow floats are rounded once, at the end.
+        output = data.copy()
+        output[places] = updates
+        return output
+    # Reductions of float16 and bfloat16 are rounded once, at the end.
     narrow = data.dtype.itemsize == 2 and data.dtype.kind not in "iu"
     wide = data.astype(np.float32) if narrow else data.copy()
     _AT[reduction].at(wide, places, updates.astype(wide.dtype, copy=False))
@@ -92,7 +92,7 @@ def _scattered(data: Array, places: tuple[Any, ...], updates: Array, reduction: 
 
 
 def arg_extreme(op: Op) -> Kernel:
-    """Return the place of the greatest or least element; of equal ones the first, or the last."""
+    """Return ArgMax or ArgMin: of equal elements the first, or the last."""
     function = np.argmax if op.kind == "ArgMax" else np.argmin
     axis, keep = op.get("axis", 0), bool(op.get("keepdims", 1))
     last = bool(op.get("select_last_index", 0))
@@ -107,7 +107,7 @@ def arg_extreme(op: Op) -> Kernel:
 
 
 def cumulative(op: Op) -> Kernel:
-    """Return running sums or products, of narrow floats in float32."""
+    """Return CumSum or CumProd; float16 and bfloat16 accumulate in float32."""
     function: Any = np.cumsum if op.kind == "CumSum" else np.cumprod
     exclusive, reverse = bool(op.get("exclusive", 0)), bool(op.get("reverse", 0))
     start = 0 if op.kind == "CumSum" else 1
@@ -116,18 +116,18 @@ def cumulative(op: Op) -> Kernel:
         axis = int(given.item())
         narrow = x.dtype.itemsize == 2 and x.dtype.kind not in "iu"
         rows = np.flip(x, axis) if reverse else x
-        made = function(rows, axis, dtype=np.float32 if narrow else x.dtype)
+        totals = function(rows, axis, dtype=np.float32 if narrow else x.dtype)
         if exclusive:
-            first = np.full_like(made.take([0], axis), start)
-            made = np.concatenate([first, made.take(range(x.shape[axis] - 1), axis)], axis)
-        made = np.flip(made, axis) if reverse else made
-        return np.ascontiguousarray(made.astype(x.dtype, copy=False))
+            first = np.full_like(totals.take([0], axis), start)
+            totals = np.concatenate([first, totals.take(range(x.shape[axis] - 1), axis)], axis)
+        totals = np.flip(totals, axis) if reverse else totals
+        return np.ascontiguousarray(totals.astype(x.dtype, copy=False))
 
     return run
 
 
 def one_hot(op: Op) -> Kernel:
-    """Return the second value where an index is, the first one elsewhere and for other indices."""
+    """Return OneHot: the on value at each index, the off value elsewhere."""
     axis = op.get("axis", -1)
 
     def run(indices: Array, depth: Array, values: Array) -> Array:
@@ -139,20 +139,20 @@ def one_hot(op: Op) -> Kernel:
         whole = indices.astype(np.int64)
         whole = np.where(whole < 0, whole + count, whole)
         numbers = np.arange(count).reshape(-1, *(1,) * (rank - 1 - at))
-        made: Array = np.where(np.expand_dims(whole, at) == numbers, values[1], values[0])
-        return made
+        output: Array = np.where(np.expand_dims(whole, at) == numbers, values[1], values[0])
+        return output
 
     return run
 
 
 def compress(op: Op) -> Kernel:
-    """Keep slices along an axis, or elements, by a condition."""
+    """Return Compress."""
     axis = op.get("axis", None)
     return lambda x, condition: np.compress(condition, x, axis)
 
 
 def reverse_sequence(op: Op) -> Kernel:
-    """Turn the first rows of each sequence round."""
+    """Return ReverseSequence."""
     batch, time = op.get("batch_axis", 1), op.get("time_axis", 0)
 
     def run(x: Array, lengths: Array) -> Array:
@@ -169,7 +169,7 @@ def reverse_sequence(op: Op) -> Kernel:
 
 
 def eye_like(op: Op) -> Kernel:
-    """Return a matrix with ones on a diagonal."""
+    """Return EyeLike."""
     kind, offset = op.get("dtype", None), op.get("k", 0)
 
     def run(x: Array) -> Array:
@@ -181,7 +181,7 @@ def eye_like(op: Op) -> Kernel:
 
 
 def unique(op: Op) -> Kernel:
-    """Return each element, or slice, once; with first places, places among these, and counts."""
+    """Return Unique: distinct elements or slices, first indices, inverse indices and counts."""
     axis, ordered, outputs = op.get("axis", None), bool(op.get("sorted", 1)), len(op.outputs)
 
     def run(x: Array) -> list[Array]:
@@ -194,14 +194,14 @@ def unique(op: Op) -> Kernel:
             found = found[order] if axis is None else found.take(order, axis)
             first, counts = first[order], counts[order]
             inverse = np.argsort(order)[inverse]
-        made = [found, *(item.astype(np.int64) for item in (first, inverse, counts))]
-        return made[:outputs]
+        results = [found, *(item.astype(np.int64) for item in (first, inverse, counts))]
+        return results[:outputs]
 
     return run
 
 
 def space_to_depth(op: Op) -> Kernel:
-    """Move blocks of pixels to channels."""
+    """Return SpaceToDepth."""
     block = int(op.attributes["blocksize"])
     mode = op.get("mode", "DCR")
     order = (0, 1, 3, 5, 2, 4) if mode in ("CRD", b"CRD") else (0, 3, 5, 1, 2, 4)
@@ -216,7 +216,7 @@ def space_to_depth(op: Op) -> Kernel:
 
 
 def suppress(op: Op) -> Kernel:
-    """Choose boxes by score, but those that overlap a chosen one; see ONNX's NonMaxSuppression."""
+    """Return NonMaxSuppression: greedy by score, per batch and class."""
     centered = bool(op.get("center_point_box", 0))
 
     def run(

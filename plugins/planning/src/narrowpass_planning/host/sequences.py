@@ -1,4 +1,4 @@
-"""Sequences of tensors as lists of arrays: each operator as a function of these."""
+"""Numpy kernels of sequence operators; a sequence of tensors is a list of arrays."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from narrowpass_planning.graph.op import Op
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]
-"""Takes the inputs (None for those left out); gives an array, or a tuple of the only output."""
+"""Takes the inputs (None for absent ones); returns an array, or a tuple of one sequence."""
 
-_Make = Callable[[Op], Kernel]
-_KERNELS: dict[str, _Make] = {}
+_Builder = Callable[[Op], Kernel]
+_KERNELS: dict[str, _Builder] = {}
 
 
-def make(op: Op) -> Kernel | None:
+def kernel_for(op: Op) -> Kernel | None:
     """Return the kernel of an operator of sequences; None for any other."""
     build = _KERNELS.get(op.kind)
     return None if build is None else build(op)
 
 
-def _kernel(kind: str) -> Callable[[_Make], _Make]:
-    def register(build: _Make) -> _Make:
+def _kernel(kind: str) -> Callable[[_Builder], _Builder]:
+    def register(build: _Builder) -> _Builder:
         _KERNELS[kind] = build
         return build
 

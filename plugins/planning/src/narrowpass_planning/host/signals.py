@@ -1,4 +1,4 @@
-"""Fourier transforms by numpy."""
+"""Numpy kernels: DFT and STFT."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _complex(x: Array) -> Array:
     """Return the numbers whose parts are along the last axis, which may lack the imaginary one."""
     if x.shape[-1] == 1:
         return x[..., 0]
-    made: Array = x[..., 0] + 1j * x[..., 1]
-    return made
+    numbers: Array = x[..., 0] + 1j * x[..., 1]
+    return numbers
 
 
 def _parts(x: Array, dtype: np.dtype[Any]) -> Array:
@@ -36,10 +36,10 @@ def dft(op: Op) -> Kernel:
         axis = int(given if along is None else along.item()) % x.ndim
         numbers = _complex(x)
         size = numbers.shape[axis] if length is None else int(length.item())
-        made = (np.fft.ifft if inverse else np.fft.fft)(numbers, size, axis)
+        spectrum = (np.fft.ifft if inverse else np.fft.fft)(numbers, size, axis)
         if half:
-            made = made.take(range(size // 2 + 1), axis)
-        return _parts(made, x.dtype)
+            spectrum = spectrum.take(range(size // 2 + 1), axis)
+        return _parts(spectrum, x.dtype)
 
     return run
 
@@ -49,22 +49,25 @@ def stft(op: Op) -> Kernel:
     half = bool(op.get("onesided", 1))
 
     def run(
-        signal: Array, step: Array, window: Array | None = None, length: Array | None = None
+        signal: Array,
+        step: Array,
+        window_function: Array | None = None,
+        length: Array | None = None,
     ) -> Array:
         numbers, by = _complex(signal), int(step.item())
-        if window is not None:
-            size = window.size
+        if window_function is not None:
+            size = window_function.size
         else:
             size = numbers.shape[1] if length is None else int(length.item())
         if by < 1 or not 0 < size <= numbers.shape[1]:
             raise ValueError(f"frames of {size} by {by} do not fit {list(signal.shape)}")
         frames = np.lib.stride_tricks.sliding_window_view(numbers, size, axis=1)[:, ::by]
-        weighted = frames if window is None else frames * window
+        weighted = frames if window_function is None else frames * window_function
         if half and not np.iscomplexobj(weighted):
-            made = np.fft.rfft(weighted, size, -1)
+            spectrum = np.fft.rfft(weighted, size, -1)
         else:
-            made = np.fft.fft(weighted, size, -1)
-            made = made[..., : size // 2 + 1] if half else made
-        return _parts(made, signal.dtype)
+            spectrum = np.fft.fft(weighted, size, -1)
+            spectrum = spectrum[..., : size // 2 + 1] if half else spectrum
+        return _parts(spectrum, signal.dtype)
 
     return run

@@ -1,4 +1,4 @@
-"""SVMClassifier of ai.onnx.ml by numpy, with the results of onnxruntime.
+"""Numpy kernel: SVMClassifier of ai.onnx.ml, with the results of onnxruntime.
 
 Decisions are those of one class against another, as libsvm orders them; kernels and decisions are
 computed in double. Probabilities: T.-F. Wu, C.-J. Lin and R. C. Weng, Probability Estimates for
@@ -142,9 +142,9 @@ class _Pairs:
             lengths = (x**2).sum(1)[:, None] + (self._vectors**2).sum(1)
             near: Array = np.exp(-self._gamma * np.maximum(lengths - 2 * along, 0))
             return near
-        moved = self._gamma * along + self._offset
-        made: Array = np.tanh(moved) if self._name == "SIGMOID" else moved**self._degree
-        return made
+        affine = self._gamma * along + self._offset
+        kernel: Array = np.tanh(affine) if self._name == "SIGMOID" else affine**self._degree
+        return kernel
 
     def _probabilities(self, decisions: Array, slopes: Array, offsets: Array) -> Array:
         """Return the probability of each class: [rows, classes], float32."""
@@ -171,10 +171,10 @@ def coupled(against: Array) -> Array:
     matrix = -against.transpose(0, 2, 1) * against
     places = np.arange(classes)
     matrix[:, places, places] = (against**2).sum(1)
-    made = np.full((rows, classes), 1 / classes, np.float32)
+    probabilities = np.full((rows, classes), 1 / classes, np.float32)
     left, limit = np.arange(rows), np.float32(0.005 / classes)
     for _ in range(100):
-        q, p = matrix[left], made[left]
+        q, p = matrix[left], probabilities[left]
         along = (q @ p[:, :, None])[:, :, 0]
         total = (p * along).sum(1)
         going = np.abs(along - total[:, None]).max(1) >= limit
@@ -189,5 +189,5 @@ def coupled(against: Array) -> Array:
             total = (total + step * (step * own + 2 * along[:, place])) / scale / scale
             along = (along + step[:, None] * q[:, place]) / scale[:, None]
             p /= scale[:, None]
-        made[left] = p
-    return made
+        probabilities[left] = p
+    return probabilities

@@ -1,4 +1,4 @@
-"""Where packed weights and workspaces get their bytes: numpy's heap, or an allocator of a caller's.
+"""Allocators of packed weights and workspaces: the heap, or one that a caller supplies.
 
 A caller that wants huge pages, memory of one NUMA node or memory shared between processes passes an
 `Allocator` to `allocating` while it compiles::
@@ -65,9 +65,9 @@ _current: contextvars.ContextVar[Allocator] = contextvars.ContextVar("allocator"
 
 @contextlib.contextmanager
 def allocating(allocator: Allocator) -> Iterator[None]:
-    """Let what this thread compiles within the block take its memory from `allocator`.
+    """Allocate what this thread compiles within the block from `allocator`.
 
-    That is packed weights that are not in the process's cache yet, and the workspaces of programs.
+    It serves packed weights that are not in the process's cache yet, and workspaces of programs.
     """
     token = _current.set(allocator)
     try:
@@ -82,7 +82,7 @@ def current_allocator() -> Allocator:
 
 
 def allocate_bytes(allocator: Allocator, size: int, alignment: int = ALIGNMENT) -> Array:
-    """Return uint8[size] of an allocator, after a check that it kept its promises.
+    """Return uint8[size] of an allocator, and check that the memory is as requested.
 
     Raises:
         BackendError: more bytes than the machine has, or the allocator has; or what it returned is

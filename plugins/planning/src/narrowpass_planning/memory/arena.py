@@ -1,4 +1,4 @@
-"""Where slots lie in a partition's arena: two that live at once never overlap.
+"""The arena planner: offsets of slots in a partition's arena; live slots never overlap.
 
 Linear scan over lifetimes, as in register allocation (Poletto and Sarkar, "Linear scan register
 allocation", 1999), with best fit: a block takes the smallest gap that is large enough. It is greedy
@@ -19,25 +19,26 @@ _SPARE = 64
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A block that is needed.
+    """A block of the arena and the interval of steps in which it is live.
 
     Attributes:
-        key: whose it is.
+        key: identifies it.
         size: its bytes.
         first: the step that writes it.
         last: the last step that reads it.
-        takes: the key of a block that ends with step `first` and whose place this one takes.
+        reuses: the key of a block whose interval ends with step `first` and whose memory this one
+            is computed in (in place).
     """
 
     key: Hashable
     size: int
     first: int
     last: int
-    takes: Hashable | None = None
+    reuses: Hashable | None = None
 
 
-def place(lifetimes: Sequence[Lifetime]) -> tuple[dict[Hashable, int], int]:
-    """Return the offset of each block, and the bytes that all of them need.
+def plan_arena(lifetimes: Sequence[Lifetime]) -> tuple[dict[Hashable, int], int]:
+    """Return the offset of each block, and the bytes of the arena.
 
     Args:
         lifetimes: in the order of `first`.
@@ -47,8 +48,8 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[dict[Hashable, int], int]:
     total = 0
     for block in lifetimes:
         size = -(-(block.size + _SPARE) // ALIGNMENT) * ALIGNMENT
-        if block.takes is not None:
-            index = next(i for i, entry in enumerate(live) if entry[3] == block.takes)
+        if block.reuses is not None:
+            index = next(i for i, entry in enumerate(live) if entry[3] == block.reuses)
             offset, end, _, _ = live[index]
             live[index] = offset, end, block.last, block.key
             offsets[block.key] = offset

@@ -1,4 +1,4 @@
-"""Memory that partitions compute in: one at a time."""
+"""Workspaces: memory for the intermediate values and scratch of partitions that run in turns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from narrowpass_planning.memory.allocator import Array, allocate_bytes, current_
 
 
 class Workspace(Uncopied):
-    """Memory for inner values and scratch, as large as the largest of its users needs.
+    """Memory for intermediate values and scratch, of the size that its largest user needs.
 
-    Nothing in it outlives the run of a partition. Who runs one has `entered` it: partitions of one
-    method share it since they run one after the other, methods that share it take turns.
+    Nothing in it outlives the run of a partition. A caller that runs one has `entered` it:
+    partitions of one method share it, one after the other; methods that share it take turns.
 
-    Its memory comes from the `current_allocator` of whoever creates it.
+    Its memory comes from the `current_allocator` of the thread that creates it.
 
     Args:
-        extra_bytes: bytes after those that are needed, which kernels may read.
+        extra_bytes: padding at the end, which kernels may read.
 
     Attributes:
         memory: the bytes.
@@ -42,14 +42,14 @@ class Workspace(Uncopied):
         self._process = os.getpid()
 
     def entered(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that keeps others out; the same thread may enter again."""
+        """Return a context that excludes other threads; the same thread may enter again."""
         if self._process != os.getpid():
             # Another thread of the parent may have held the lock when this process was forked.
             self._lock, self._process = threading.RLock(), os.getpid()
         return self._lock
 
     def require(self, user: object, size: int) -> None:
-        """Reserve what a new user needs; users that are gone need nothing any more.
+        """Reserve the bytes of a user; users that were garbage-collected do not count.
 
         Raises:
             BackendError: more bytes than the machine has.
@@ -60,11 +60,11 @@ class Workspace(Uncopied):
             self.memory = np.empty(self._extra, np.uint8)  # before the other: both need not fit
             self.generation += 1
             if most:
-                # Some more: what grows by a row in each run must not move each time.
+                # Some more: values that grow by a row in each run must not reallocate each time.
                 size = most + most // 8 + self._extra
                 self.memory = allocate_bytes(self._allocator, size)
 
     @property
     def size(self) -> int:
-        """Bytes, without those that kernels may read beyond."""
+        """Bytes, without the padding."""
         return int(self.memory.nbytes - self._extra)

@@ -1,13 +1,13 @@
-"""Which operation runs where, and in what order."""
+"""The partitioner: which operations the backend executes, and in what order."""
 
 from narrowpass_planning.partitioner.assign import assign
-from narrowpass_planning.partitioner.assigned import Assigned, Unit, Where
+from narrowpass_planning.partitioner.assignment import Assignment, Target, Unit
 from narrowpass_planning.partitioner.schedule import schedule
 
 __all__ = [
-    "Assigned",
+    "Assignment",
+    "Target",
     "Unit",
-    "Where",
     "assign",
     "schedule",
 ]

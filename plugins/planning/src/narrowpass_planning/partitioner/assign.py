@@ -1,4 +1,4 @@
-"""Where each operation runs, and why not natively."""
+"""The target of each operation: the backend, numpy, or shape propagation; with the reason."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_planning.graph.repeatable import repeatable
 from narrowpass_planning.host import kernels
-from narrowpass_planning.partitioner.assigned import Assigned, OpT, Where
-from narrowpass_planning.partitioner.uses import find_awaited, find_users
+from narrowpass_planning.partitioner.assignment import Assignment, OpT, Target
+from narrowpass_planning.partitioner.uses import find_host_producers, find_users
 
 _TINY = 16
 """Elements that numpy computes with as fast as it starts."""
@@ -20,8 +20,8 @@ _TINY = 16
 
 def assign(
     ops: Sequence[OpT], facts: Facts, reason_of: Callable[[OpT, Facts], str | None]
-) -> list[Assigned[OpT]]:
-    """Decide for each operation where it runs; `facts.fixed` grows on the way.
+) -> list[Assignment[OpT]]:
+    """Choose a target for each operation; `facts.fixed` gets the values that follow from shapes.
 
     Args:
         ops: in order.
@@ -31,38 +31,38 @@ def assign(
     assigned = []
     for op in ops:
         if facts.is_constant(op.output):
-            assigned.append(Assigned(op, Where.WEIGHTS))
+            assigned.append(Assignment(op, Target.WEIGHTS))
             continue
         if _follows_from_shapes(op, facts):
             facts.fixed.update(value.name or "" for value in op.outputs if value.name)
-            assigned.append(Assigned(op, Where.SHAPES))
+            assigned.append(Assignment(op, Target.SHAPES))
             continue
         reason = reason_of(op, facts)
-        where = Where.NATIVE if reason is None else Where.HOST
-        assigned.append(Assigned(op, where, reason or ""))
+        target = Target.NATIVE if reason is None else Target.HOST
+        assigned.append(Assignment(op, target, reason or ""))
     _leave_to_numpy(assigned, facts)
     return assigned
 
 
-def _leave_to_numpy(assigned: Sequence[Assigned[OpT]], facts: Facts) -> None:
-    """Let numpy compute what is tiny, and what host operations alone wait for.
+def _leave_to_numpy(assigned: Sequence[Assignment[OpT]], facts: Facts) -> None:
+    """Let numpy compute operations of tiny tensors that only host operations depend on.
 
-    Such as whether an input says 16 kHz: a partition costs more than three nodes in numpy.
+    An example is the comparison of a sampling rate: a partition costs more than three numpy nodes.
     """
     users = find_users(assigned)[1]
-    awaited = find_awaited(assigned, users)
-    native = {v for e in assigned if e.where is Where.NATIVE for v in e.op.outputs}
+    feeds_host = find_host_producers(assigned, users)
+    native = {v for e in assigned if e.target is Target.NATIVE for v in e.op.outputs}
     for index, entry in enumerate(assigned):
         op = entry.op
-        if entry.where is not Where.NATIVE or not awaited[index] or len(op.nodes) != 1:
+        if entry.target is not Target.NATIVE or not feeds_host[index] or len(op.nodes) != 1:
             continue
         given = [value for value in op.inputs if value is not None]
         computed = [value for value in given if not facts.is_fixed(value)]
         tiny = all(_is_tiny(value, facts) for value in (*given, *op.outputs))
         if not tiny or not native.isdisjoint(computed) or op.kind != op.nodes[0].op_type:
             continue
-        if kernels.make(op, facts) is not None:
-            entry.where = Where.HOST
+        if kernels.kernel_for(op, facts) is not None:
+            entry.target = Target.HOST
             native.difference_update(op.outputs)
 
 

@@ -1,9 +1,9 @@
-"""Compiled partitions: steps over slots, sized for the feeds' shapes, bound to memory, and run."""
+"""Compiled partitions: steps over slots, specialized for shapes, bound to memory, and executed."""
 
 from narrowpass_planning.plan.executor import Entry, Executor, Pool, Tape
-from narrowpass_planning.plan.looping import Repeat, Repeated, Roles, Scanned
-from narrowpass_planning.plan.partition import Partition, Place
-from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.loop import LoopSignature, NativeLoop, NativeLoopFactory, ScanInput
+from narrowpass_planning.plan.partition import Partition, ValueLayout
+from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.python_executor import OneThread, PythonExecutor, python_run
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Run, Sizing, Slot, Step
@@ -11,22 +11,22 @@ from narrowpass_planning.plan.step import Run, Sizing, Slot, Step
 __all__ = [
     "Entry",
     "Executor",
+    "LoopSignature",
+    "NativeLoop",
+    "NativeLoopFactory",
     "OneThread",
     "Partition",
-    "Place",
     "Pool",
-    "Prepared",
+    "PreparedRun",
     "PythonExecutor",
-    "Repeat",
-    "Repeated",
-    "Roles",
     "Run",
-    "Scanned",
+    "ScanInput",
     "ShapeNode",
     "Shapes",
     "Sizing",
     "Slot",
     "Step",
     "Tape",
+    "ValueLayout",
     "python_run",
 ]

@@ -1,4 +1,4 @@
-"""A partition bound to shapes: what runs, over which memory."""
+"""A partition bound to shapes and memory: the tape of kernel calls that a run executes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from narrowpass_planning.memory.allocator import check_memory
-from narrowpass_planning.memory.recycling import SMALL, Recycled
+from narrowpass_planning.memory.caching_allocator import SMALL, CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.executor import Entry, Executor, Pool, Tape
-from narrowpass_planning.plan.outgoing import Outgoing
-from narrowpass_planning.plan.placement import place_inner, size_of, storage_of
+from narrowpass_planning.plan.output_source import OutputSource
+from narrowpass_planning.plan.placement import place_intermediates, size_of, storage_of
 from narrowpass_planning.plan.step import Array, Run, Shape, Slot, Step, Times, elements
 
 
 @dataclass(slots=True)
 class _Output:
-    """What a run gives.
+    """An output of a run.
 
     Attributes:
         name: of the value.
-        slot: where it lies.
+        slot: that holds it.
         shape: of the slot.
         size: its bytes.
-        direct: whether it is computed right in the array that is given.
-        binds: of the buffers that lie in that array, with the first byte of each.
+        direct: whether it is computed in the returned array, without a copy.
+        binds: the buffers within that array, each with the offset of its first byte.
     """
 
     name: str
@@ -39,10 +39,10 @@ class _Output:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a step of a bound partition writes, and what it calls.
+    """The kernel call and the output's memory of a step of a bound partition.
 
     Attributes:
-        shape: of the output, in the order of axes in which it lies.
+        shape: of the output, in its physical order of axes.
         call: of the executor; empty where nothing runs.
         memory: ``arena``, ``constant``, ``input NAME`` or ``output NAME``.
         offset: of the output's first byte there.
@@ -56,24 +56,24 @@ class Placement:
     scratch: int
 
 
-class Bound:
-    """A partition for certain shapes: its tape and its memory.
+class BoundPartition:
+    """A partition specialized for the shapes of its inputs: a tape, and the memory of its slots.
 
     Args:
-        inputs: slots that are fed, by name.
-        outputs: slots that are given, by name.
+        inputs: slots of the inputs, by name.
+        outputs: slots of the outputs, by name.
         shapes: of all slots.
-        runs: how each step runs, in order.
+        runs: the sized steps, in order.
         constants: the elements of slots that follow from shapes.
-        workspace: the memory that inner values and scratch lie in.
-        recycled: the memory that outputs lie in.
-        threads: how many it runs on.
+        workspace: memory of intermediate values and scratch.
+        allocator: of the outputs.
+        threads: the number of threads.
         executor: what runs the steps.
 
     Attributes:
         shapes: of all slots.
-        threads: how many it runs on.
-        memory: bytes of inner values and of scratch memory.
+        threads: the number of threads.
+        memory: bytes of intermediate values and of scratch memory.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Bound:
         runs: Mapping[Step, Run],
         constants: Mapping[Slot, Array],
         workspace: Workspace,
-        recycled: Recycled,
+        allocator: CachingAllocator,
         threads: int,
         executor: Executor,
     ) -> None:
         self._executor = executor
-        self._recycled = recycled
+        self._allocator = allocator
         self.shapes = dict(shapes)
         self.threads = threads
         self._runs = dict(runs)
@@ -127,7 +127,7 @@ class Bound:
         self._views = [(number, *self._storage[slot]) for slot, number in numbers.items()]
         self._tape = executor.tape(entries, len(numbers))
         self._steps = active
-        self._offsets, self._scratch = place_inner(
+        self._offsets, self._scratch = place_intermediates(
             {step: runs[step] for step in active},
             self._storage,
             shapes,
@@ -155,7 +155,7 @@ class Bound:
         self._large = any(output.size >= SMALL for output in self._direct)
 
     def placements(self) -> dict[Step, Placement]:
-        """Return where each step writes and what it calls, in the order in which they run."""
+        """Return the kernel call and the output's memory of each step, in order of execution."""
         return {step: self._placement(step, run) for step, run in self._runs.items()}
 
     def _placement(self, step: Step, run: Run) -> Placement:
@@ -170,7 +170,7 @@ class Bound:
         return Placement(run.shape, run.call, memory, offset, run.scratch if run.call else 0)
 
     def _binds(self, root: Slot) -> list[tuple[int, int]]:
-        """Return the buffers that lie in the memory of a slot, with their first bytes."""
+        """Return the buffers within the memory of a slot, with the offsets of their first bytes."""
         return [(number, offset) for number, slot, offset in self._views if slot is root]
 
     def _needed_memory(self) -> int:
@@ -178,11 +178,11 @@ class Bound:
         return self._scratch + scratch
 
     def grow(self, changed: Mapping[Slot, Shape], runs: Mapping[Step, Run]) -> bool:
-        """Take other sizes of what lies outside of the workspace; return whether that is all.
+        """Update sizes of slots outside of the workspace; return False where more has to change.
 
         Args:
-            changed: the slots with another shape than before.
-            runs: how the steps run that read one of these, in order.
+            changed: the slots with new shapes.
+            runs: the resized steps that read one of these, in order.
         """
         if not all(self._stays(slot, shape) for slot, shape in changed.items()):
             return False
@@ -220,7 +220,7 @@ class Bound:
         return True
 
     def _stays(self, slot: Slot, shape: Shape) -> bool:
-        """Return whether another shape of a slot leaves places in the workspace as they are."""
+        """Return whether a new shape of a slot leaves the workspace's layout as it is."""
         if self._storage[slot][0] in self._moving:
             return True
         return elements(shape) == elements(self.shapes[slot])
@@ -231,7 +231,7 @@ class Bound:
     def _direct_outputs(
         self, outputs: Mapping[str, Slot], active: Sequence[Step]
     ) -> dict[Slot, str]:
-        """Return the slots that are computed right in an output's array, with its name."""
+        """Return the slots that are computed in an output's array without a copy, with its name."""
         written = {self._storage[step.output][0] for step in active}
         found: dict[Slot, str] = {}
         for name, slot in outputs.items():
@@ -251,7 +251,7 @@ class Bound:
                     self._tape.bind(number, self._kept[root], offset)
 
     def _bind_inner(self) -> None:
-        """Bind inner slots and scratch to the workspace, where it is now."""
+        """Bind intermediate slots and scratch to the workspace at its current address."""
         memory = self._workspace.memory
         for number, root, offset in self._views:
             if root in self._offsets:
@@ -279,8 +279,8 @@ class Bound:
         tape = self._tape
         held = [tape.bind_readable(binds, arrays[name]) for name, binds in self._fed]
         results: dict[str, Array] = {}
-        take = self._recycled.take_at
-        self._recycled.begin()
+        take = self._allocator.take_at
+        self._allocator.begin()
         for output in self._outputs:
             target = out.get(output.name) if out else None
             address = None
@@ -301,10 +301,10 @@ class Bound:
         return results
 
     def copied(self) -> list[tuple[str, Array]] | None:
-        """Return the outputs that are copies, with their sources, until `version` changes.
+        """Return the outputs that are copied, with their sources; valid until `version` changes.
 
         Returns:
-            None where they are copies of feeds, or of each other.
+            None where the sources are feeds, or other outputs.
         """
         known = self._constants.keys() | self._offsets.keys()
         if any(self._storage[output.slot][0] not in known for output in self._copied):
@@ -317,12 +317,11 @@ class Bound:
         copied: Sequence[tuple[str, Array]],
         pool: Pool,
     ) -> dict[str, Array]:
-        """Run the tape for shapes that it ran for before.
+        """Run the tape again, for feeds of the same shapes.
 
         Args:
-            feeds: for each input that is read, its buffers with the first byte of each, and a dense
-                array.
-            copied: as `copied` gives them.
+            feeds: for each input that is read, its buffers with their offsets, and a dense array.
+            copied: as `copied` returns them.
             pool: the threads.
 
         Raises:
@@ -332,14 +331,14 @@ class Bound:
         held = [tape.bind_readable(binds, array) for binds, array in feeds]
         results: dict[str, Array] = {}
         if self._large:
-            self._recycled.begin()
+            self._allocator.begin()
         for output in self._direct:
             dtype = output.slot.dtype
             if output.size < SMALL:
                 results[output.name] = target = empty(output.shape, dtype)
                 tape.bind_all(output.binds, target)
                 continue
-            target, address = self._recycled.take_at(output.shape, dtype, output.size)
+            target, address = self._allocator.take_at(output.shape, dtype, output.size)
             results[output.name] = target
             tape.bind_at(output.binds, address)
         tape.run(pool)
@@ -348,16 +347,16 @@ class Bound:
             results[name] = source.copy()
         return results
 
-    def outgoing(self) -> dict[str, Outgoing]:
-        """Return where outputs come from, by name. It holds until the partition runs again."""
+    def output_sources(self) -> dict[str, OutputSource]:
+        """Return the source of each output, by name; valid until the partition runs again."""
         if self._generation != self._workspace.generation:
             self._bind_inner()
-        found: dict[str, Outgoing] = {}
+        found: dict[str, OutputSource] = {}
         for output in self._outputs:
             root, offset = self._storage[output.slot]
             known = output.shape, output.slot.dtype, output.size
             if output.direct:
-                found[output.name] = Outgoing(*known, output.binds, root)
+                found[output.name] = OutputSource(*known, output.binds, root)
                 continue
             fed = self._inputs.get(root, "")
             array = None
@@ -366,26 +365,26 @@ class Bound:
             elif root in self._offsets:
                 array = self._workspace.memory[self._offsets[root] :]
             fixed = root in self._constants
-            found[output.name] = Outgoing(*known, None, root, offset, fed, array, fixed)
+            found[output.name] = OutputSource(*known, None, root, offset, fed, array, fixed)
         return found
 
     @property
     def version(self) -> tuple[int, int]:
-        """What changes with the sizes of anything, and with the place of the workspace."""
+        """Changes with any shape, and with the address of the workspace."""
         return self._grown, self._workspace.generation
 
     @property
     def fed(self) -> Sequence[tuple[str, list[tuple[int, int]]]]:
-        """The inputs that buffers lie in, with these and their first bytes."""
+        """The inputs that steps read, each with its buffers and their offsets."""
         return self._fed
 
     @property
     def tape(self) -> Tape:
-        """The tape, for who binds what is fed and given."""
+        """The tape, for a caller that binds inputs and outputs itself."""
         return self._tape
 
     def _read(self, slot: Slot, arrays: Mapping[str, Array], results: Mapping[str, Array]) -> Array:
-        """Return the elements of a slot that is not computed in an output's array."""
+        """Return the elements of a slot whose memory is not an output's array."""
         root, offset = self._storage[slot]
         shape = self.shapes[slot]
         size = elements(shape) * slot.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What a backend supplies to run sized steps: the protocols `Executor` and `Tape`."""
+"""Protocols that a backend implements to execute sized steps: `Executor` and `Tape`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Pool(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One step of a tape.
+    """One kernel call of a tape.
 
     Attributes:
-        call: what the executor calls; of the step's `Run`.
+        call: the kernel that the executor calls; of the step's `Run`.
         inputs: buffer numbers.
         output: a buffer number.
         operator: of the step's `Run`.
         params: of the step's `Run`.
-        moving: whether a buffer of the step may be elsewhere in each run.
+        moving: whether the address of a buffer may change between runs: inputs and outputs.
         name: of the node, for errors.
-        alone: whether the calling thread runs it alone; see `Executor.runs_alone`.
+        alone: whether the calling thread runs it without the pool; see `Executor.runs_alone`.
     """
 
     call: str
@@ -45,23 +45,23 @@ class Entry:
 
 
 class Tape(Protocol):
-    """Steps over numbered buffers. No two threads run one at once.
+    """A sequence of kernel calls over numbered buffers. It is not run by two threads at once.
 
-    A buffer is bound to memory before the first run, and again whenever that is elsewhere. The
-    caller keeps the memory for as long as the tape runs on it.
+    A buffer is bound to an address before the first run, and again when the address changes. The
+    caller owns the memory.
     """
 
     def replace(self, index: int, operator: Any, params: Any, *, alone: bool) -> None:
-        """Replace the parameters of a step that was sized again."""
+        """Replace the parameters of a step that was resized."""
 
     def bind(self, number: int, array: Array, offset: int = 0) -> None:
-        """Bind a buffer to the bytes of a dense array that is not empty, from a byte on."""
+        """Bind a buffer to a dense array that is not empty, at a byte offset."""
 
     def bind_all(self, binds: Sequence[tuple[int, int]], array: Array) -> None:
-        """Bind several buffers, each with its first byte in a dense array."""
+        """Bind several buffers, each (number, byte offset), to a dense array."""
 
     def bind_at(self, binds: Sequence[tuple[int, int]], start: Any) -> None:
-        """Bind several buffers, each with its offset from an `Executor.address_of`."""
+        """Bind several buffers, each (number, byte offset), to an `Executor.address_of`."""
 
     def bind_readable(self, binds: Sequence[tuple[int, int]], array: Array) -> Array:
         """Bind as `bind_all` does, to `Executor.readable` of an array, which is returned.
@@ -70,7 +70,7 @@ class Tape(Protocol):
         """
 
     def bind_workspace(self, memory: Array, offset: int) -> None:
-        """Set where scratch memory starts: a byte of `memory`. Buffers may have moved too."""
+        """Bind scratch memory to `memory` at a byte offset; arena buffers may have moved too."""
 
     def run(self, pool: Any, *, timed: bool = False) -> Array | None:
         """Run all steps.
@@ -88,23 +88,23 @@ class Tape(Protocol):
 
 
 class Executor(Protocol):
-    """Turns steps that were sized into a tape."""
+    """The runtime of a backend: builds tapes from sized steps."""
 
     @property
     def extra_bytes(self) -> int:
-        """What kernels may read after the end of a buffer."""
+        """Bytes that kernels may read after the end of a buffer."""
 
     def tape(self, entries: Sequence[Entry], buffers: int) -> Tape:
-        """Return a tape of these steps over so many buffers, none of which is bound yet."""
+        """Return a tape of these steps over `buffers` buffers, none of which is bound yet."""
 
     def readable(self, array: Array) -> Array:
-        """Return an array, dense and with `extra_bytes` after it; a copy where it is not so."""
+        """Return the array, or a copy, so that it is dense and padded with `extra_bytes`."""
 
     def address_of(self, memory: Array, offset: int) -> Any:
         """Return what `Tape.bind_at` takes for a byte of `memory`, which the caller keeps."""
 
     def runs_alone(self, call: str, size: int) -> bool:
-        """Return whether the threads are not worth waking for a step.
+        """Return whether a step is too small for the thread pool: the caller runs it alone.
 
         Args:
             call: of the step's `Run`.

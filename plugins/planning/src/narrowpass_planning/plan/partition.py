@@ -1,4 +1,4 @@
-"""A partition: steps that run as one tape, sized anew when shapes change."""
+"""A partition: steps that run as one tape, resized when shapes change."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_planning.memory.recycling import Recycled
+from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Executor, Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the ONNX value `name` lies: axis i of the slot is axis ``perm[i]`` of the value."""
+class ValueLayout:
+    """The physical layout of an ONNX value: axis i of its slot is axis ``perm[i]`` of the value.
+
+    Attributes:
+        name: of the value.
+        slot: that holds it.
+        perm: the permutation, such as (0, 2, 3, 1) for NHWC.
+    """
 
     name: str
     slot: Slot
@@ -29,7 +35,7 @@ class Place:
         """Return the value's shape from the slot's.
 
         Raises:
-            BackendError: it has not the rank that was inferred, or declared.
+            BackendError: the rank differs from the one that was inferred, or declared.
         """
         if len(shape) != len(self.perm):
             raise BackendError(
@@ -46,16 +52,16 @@ Item = Step | ShapeNode
 
 
 class Partition:
-    """Steps that run as one tape.
+    """A connected set of operations that the backend runs as one tape of steps.
 
     Args:
         number: of the partition within its method.
-        items: steps and shape arithmetic, in an order in which they can run.
-        inputs: slots that are fed, by the value's name.
-        outputs: slots that are given, by the value's name.
+        items: steps and shape arithmetic, in topological order.
+        inputs: slots of the inputs, by the value's name.
+        outputs: slots of the outputs, by the value's name.
         fixed: slots of values that follow from shapes, by the value's name.
-        places: where values of the partition lie, for shape arithmetic.
-        workspace: the memory that it computes in; the caller of `run` has entered that.
+        places: physical layouts of values, for shape arithmetic.
+        workspace: memory of intermediate values; the caller of `run` has entered it.
         executor: what runs its steps.
     """
 
@@ -66,7 +72,7 @@ class Partition:
         inputs: Mapping[str, Slot],
         outputs: Mapping[str, Slot],
         fixed: Mapping[str, Slot],
-        places: Sequence[Place],
+        places: Sequence[ValueLayout],
         workspace: Workspace,
         executor: Executor,
     ) -> None:
@@ -77,30 +83,30 @@ class Partition:
         self.outputs = dict(outputs)
         self.places = tuple(places)
         self._slots = {at.name: at.slot for at in places}
-        self._places: dict[Slot, list[Place]] = {}
+        self._places: dict[Slot, list[ValueLayout]] = {}
         for at in places:
             self._places.setdefault(at.slot, []).append(at)
-        made = {name for item in items if isinstance(item, ShapeNode) for name in item.outputs}
+        computed = {name for item in items if isinstance(item, ShapeNode) for name in item.outputs}
         read = [
             name
             for item in items
             for name in (item.values if isinstance(item, Step) else item.inputs)
         ]
-        needed = [name for name in (*read, *fixed) if name and name not in made]
+        needed = [name for name in (*read, *fixed) if name and name not in computed]
         self._needed = tuple(dict.fromkeys(needed))
         self._readers = self._find_readers()
         self._runs: dict[Step, tuple[object, Run]] = {}
         self._signature: object = None
         self._values: list[Array | None] = [None for _ in self._needed]
-        self._bound: Bound | None = None
+        self._bound: BoundPartition | None = None
         self._workspace = workspace
         self._executor = executor
-        self._recycled = Recycled(executor.address_of)
+        self._allocator = CachingAllocator(executor.address_of)
 
     def _find_readers(self) -> dict[Slot | str | None, list[int]]:
-        """Return the places of the items that read a slot's shape, or a value by its name.
+        """Return the indices of the items that read a slot's shape, or a value by its name.
 
-        Those that read the shape of what is not here are under None.
+        The key None has those that read the shape of a value outside of the partition.
         """
         found: dict[Slot | str | None, list[int]] = {}
         for index, item in enumerate(self.items):
@@ -119,7 +125,7 @@ class Partition:
 
     @property
     def constants(self) -> list[Array]:
-        """Constants that its steps read as they are."""
+        """Constants that its steps read without packing."""
         slots = {slot for step in self.steps for slot in step.inputs}
         return [slot.constant for slot in slots if slot.constant is not None]
 
@@ -129,13 +135,13 @@ class Partition:
         return self._needed
 
     @property
-    def bound(self) -> Bound | None:
-        """What ran last: the steps for those shapes. Operators have the sizes of no other."""
+    def bound(self) -> BoundPartition | None:
+        """The binding of the last run; XNNPACK-like operators hold the sizes of no other."""
         return self._bound
 
     @property
     def memory(self) -> int:
-        """Bytes of inner values and of scratch memory, for the shapes of the last run."""
+        """Bytes of intermediate values and of scratch memory, for the shapes of the last run."""
         return 0 if self._bound is None else self._bound.memory
 
     @property
@@ -155,17 +161,16 @@ class Partition:
 
         Args:
             arrays: an array for each input.
-            shapes: what is known of the method's shapes; more of them after the run.
+            shapes: the method's known shapes; the run adds those of the partition.
             pool: the threads.
-            out: dense arrays of the outputs' types that they are written to, if they are of the
-                right shape.
-            times: takes the seconds of each step, where given.
+            out: dense arrays of the outputs' types, which are written where their shapes match.
+            times: collects the seconds of each step; None to measure nothing.
         """
         bound = self.bind(arrays, shapes, pool)
         arrays.update(bound.run(arrays, pool, out, times))
 
-    def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: Pool) -> Bound:
-        """Return what runs for the shapes of these inputs; see `run`."""
+    def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: Pool) -> BoundPartition:
+        """Return the partition bound to the shapes of these inputs; see `run`."""
         signature = pool.threads, tuple([arrays[name].shape for name in self.inputs])
         # What follows from shapes is another array where it has changed.
         values = [shapes.values.get(name) for name in self._needed]
@@ -186,14 +191,14 @@ class Partition:
 
     def _grow(
         self,
-        bound: Bound,
+        bound: BoundPartition,
         arrays: Mapping[str, Array],
         shapes: Shapes,
         pool: Pool,
     ) -> bool:
-        """Size only what follows from the inputs that changed; return whether `bound` took that.
+        """Resize only steps that depend on changed inputs; return whether `bound` accepted that.
 
-        A token of a decoder makes its caches longer by one, and leaves most steps as they are.
+        A token of a decoder appends one row to each KV cache, and most steps keep their sizes.
         """
         if bound.threads != pool.threads:
             return False
@@ -238,7 +243,7 @@ class Partition:
         return bound.grow(changed, runs)
 
     def _run_of(self, item: Step, given: tuple[Shape, ...], shapes: Shapes, sizing: Sizing) -> Run:
-        """Return how a step runs on inputs of these shapes."""
+        """Return a step sized for inputs of these shapes, from the cache if it is there."""
         asked = tuple([shapes.value(name).tobytes() for name in item.values])
         key = given, asked, sizing.pool.threads
         before = self._runs.get(item)
@@ -246,18 +251,18 @@ class Partition:
             self._runs.pop(item, None)
             alike = item.alike
             same = None if alike is None else (type(item), alike, given, asked)
-            run = None if same is None else sizing.made.get(same)
+            run = None if same is None else sizing.cache.get(same)
             if run is None:
                 try:
                     run = item.size(given, sizing)
                 except (BackendError, ArithmeticError, LookupError, ValueError) as error:
                     raise BackendError(f"node {item.name!r}: {error}") from error
                 if same is not None:
-                    sizing.made[same] = run
+                    sizing.cache[same] = run
             self._runs[item] = before = key, run
         return before[1]
 
-    def _size(self, arrays: Mapping[str, Array], shapes: Shapes, pool: Pool) -> Bound:
+    def _size(self, arrays: Mapping[str, Array], shapes: Shapes, pool: Pool) -> BoundPartition:
         known: dict[Slot, Shape] = {}
         constants: dict[Slot, Array] = {}
         sizing = Sizing(pool, shapes.value)
@@ -268,7 +273,7 @@ class Partition:
                 shapes.shapes[at.name] = at.logical(shape)
 
         def learn(slot: Slot) -> None:
-            """Note the shape of what no step makes."""
+            """Note the shape of a slot that no step writes."""
             if slot in known:
                 return
             if slot.constant is not None:
@@ -295,14 +300,14 @@ class Partition:
             note(item.output, run.shape)
         for slot in self.outputs.values():
             learn(slot)
-        return Bound(
+        return BoundPartition(
             self.inputs,
             self.outputs,
             known,
             runs,
             constants,
             self._workspace,
-            self._recycled,
+            self._allocator,
             pool.threads,
             self._executor,
         )

@@ -1,14 +1,14 @@
-"""Which memory each slot of a partition lies in: that of another slot, or a place in the arena."""
+"""Memory placement of a partition's slots: views of other slots, or offsets in the arena."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from narrowpass_planning.memory.arena import Lifetime, place
+from narrowpass_planning.memory.arena import Lifetime, plan_arena
 from narrowpass_planning.plan.step import Run, Shape, Slot, Step, elements
 
 Storage = Mapping[Slot, tuple[Slot, int]]
-"""For each slot the slot in whose memory it lies, and the byte where it starts."""
+"""For each slot the root slot whose memory it is a view of (or itself), and its byte offset."""
 
 
 def size_of(slot: Slot, shapes: Mapping[Slot, Shape]) -> int:
@@ -17,7 +17,7 @@ def size_of(slot: Slot, shapes: Mapping[Slot, Shape]) -> int:
 
 
 def storage_of(shapes: Mapping[Slot, Shape], runs: Mapping[Step, Run]) -> Storage:
-    """Return where slots lie that are views of others; the rest lie in memory of their own."""
+    """Return the root and the offset of each slot; a slot that is no view is its own root."""
     found: dict[Slot, tuple[Slot, int]] = {slot: (slot, 0) for slot in shapes}
     for step, run in runs.items():
         if run.view is not None:
@@ -26,23 +26,23 @@ def storage_of(shapes: Mapping[Slot, Shape], runs: Mapping[Step, Run]) -> Storag
     return found
 
 
-def place_inner(
+def place_intermediates(
     runs: Mapping[Step, Run],
     storage: Storage,
     shapes: Mapping[Slot, Shape],
     outputs: Iterable[Slot],
     elsewhere: Collection[Slot],
 ) -> tuple[dict[Slot, int], int]:
-    """Return the offsets of inner slots in the arena, and the bytes of all of them.
+    """Return the offsets of intermediate slots in the arena, and the bytes of the arena.
 
-    A step may write over an input that nothing reads later, where its `in_place` allows that.
+    A step may overwrite an input that is dead afterwards, where its `in_place` allows that.
 
     Args:
         runs: of the steps that run, in order.
         storage: see `storage_of`.
         shapes: of all slots.
-        outputs: what is read after the last step.
-        elsewhere: slots that lie outside of the arena.
+        outputs: slots that are live after the last step.
+        elsewhere: slots outside of the arena.
     """
     steps = list(runs)
     first: dict[Slot, int] = {}
@@ -66,12 +66,12 @@ def place_inner(
             if slot in inner and last[slot] == index and size_of(slot, shapes) == size
         )
         lifetimes.append(Lifetime(root, size, index, last[root], next(fits, None)))
-    offsets, total = place(lifetimes)
+    offsets, total = plan_arena(lifetimes)
     return {slot: offsets[slot] for slot in inner}, total
 
 
 def _in_place(step: Step, storage: Storage, shapes: Mapping[Slot, Shape]) -> Iterator[int]:
-    """Yield the inputs of a step that its output may be written over, element by element."""
+    """Yield the indices of the inputs that a step may overwrite, element by element."""
     alike = [
         number for number in step.in_place if shapes[step.inputs[number]] == shapes[step.output]
     ]

@@ -1,8 +1,8 @@
-"""A run whose feeds are as the last ones were: no more than binding addresses and one call.
+"""The fast path of a run whose feeds have the types and shapes of the last ones.
 
-A small model computes for a microsecond or two. What a run does beside that, such as checks of
-feeds, choice of outputs and sizes, follows from the types and shapes of the feeds. It is the same
-as in the run before where these are.
+It binds addresses and calls the tape once. A small model computes for a microsecond or two. All
+else that a run does, such as checks of feeds and the choice of outputs and sizes, depends on the
+types and shapes of the feeds alone, and is reused while these stay the same.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 import numpy as np
 
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 
 Array = np.ndarray[Any, Any]
 
 
-class Prepared:
-    """Runs one partition for feeds of certain types and shapes.
+class PreparedRun:
+    """A run of one bound partition, prepared for feeds of fixed types and shapes.
 
     Args:
-        partition: whose steps they are.
-        bound: it, as it ran last.
-        copied: the outputs that are copies; see `Bound.copied`.
+        partition: that runs.
+        bound: its last binding.
+        copied: the outputs that are copied; see `BoundPartition.copied`.
         outputs: names of the method's outputs, in order; the partition computes each.
-        feeds: what was checked, and has run: dense arrays.
-        workspace: what it computes in.
+        feeds: dense arrays that were checked, and have run.
+        workspace: memory of intermediate values.
         pool: the threads.
     """
 
     def __init__(
         self,
         partition: Partition,
-        bound: Bound,
+        bound: BoundPartition,
         copied: Sequence[tuple[str, Array]],
         outputs: Sequence[str],
         feeds: Mapping[str, Array],
@@ -59,8 +59,8 @@ class Prepared:
         """Run it.
 
         Returns:
-            The outputs; None where feeds have other types or shapes, or where anything else has
-            changed: then nothing was computed.
+            The outputs; None, with nothing computed, where feeds have other types or shapes, or
+            where the binding has changed.
 
         Raises:
             BackendError: a step that failed.

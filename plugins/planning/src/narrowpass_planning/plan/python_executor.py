@@ -1,4 +1,4 @@
-"""An executor for kernels that are Python callables, such as those of numpy."""
+"""An executor for kernels that are Python callables, such as numpy functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALL = "python"
 
 @dataclass(frozen=True)
 class OneThread:
-    """The calling thread."""
+    """A thread pool of the calling thread alone."""
 
     threads: int = 1
 
@@ -43,10 +43,10 @@ class PythonCall:
 def python_run(
     step: Step, shapes: Sequence[Shape], shape: Shape, function: Callable[..., object]
 ) -> Run:
-    """Return how a step runs as a Python callable, for `Step.size`.
+    """Return a sized step that calls a Python function, for `Step.size`.
 
     Args:
-        step: that is sized.
+        step: the step that is sized.
         shapes: of its inputs.
         shape: of its output.
         function: called with the inputs and the output: dense arrays, which it must not keep.
@@ -56,10 +56,10 @@ def python_run(
 
 
 class PythonTape:
-    """Steps that are called one after the other; see `narrowpass_planning.plan.executor.Tape`.
+    """Calls one Python function for each step; see `narrowpass_planning.plan.executor.Tape`.
 
-    Buffers are addresses: arrays of them exist while a step runs, so that memory of outputs is free
-    as soon as the caller has let go of it.
+    Buffers are addresses. Arrays over them exist only while a step runs, so that they do not keep
+    memory of outputs in use after the caller has dropped these.
     """
 
     def __init__(self, entries: Sequence[Entry], buffers: int) -> None:
@@ -125,7 +125,7 @@ def _bytes_of(size: int) -> Any:
 
 
 class PythonExecutor:
-    """See `narrowpass_planning.plan.executor.Executor`."""
+    """The `narrowpass_planning.plan.executor.Executor` of Python callables, in one thread."""
 
     extra_bytes = 0
 

@@ -1,4 +1,4 @@
-"""Shape propagation: shapes of values, and nodes whose results follow from shapes alone."""
+"""Shape propagation: shapes of values, and nodes whose outputs depend on shapes alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from narrowpass_planning.plan.step import Array, Shape
 
 
 class Shapes:
-    """Shapes of values, and values that follow from shapes, of one method; by name."""
+    """The shapes of a method's values, and the values that follow from shapes; by name."""
 
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self.shapes: dict[str, Shape] = {}
@@ -28,14 +28,14 @@ class Shapes:
 
 
 class ShapeNode:
-    """A node whose outputs follow from shapes: evaluated when these change, not in each run.
+    """Shape arithmetic: a node that is evaluated when shapes change, not in each run.
 
     Args:
         name: the node's.
-        inputs: names of the values that it reads; empty for one that is left out.
-        outputs: names of the values that it makes.
-        by_shape: whether it is the inputs' shapes that it reads, not their elements.
-        evaluate: gives the outputs from the inputs, or from their shapes.
+        inputs: names of its inputs; empty for an absent one.
+        outputs: names of its outputs.
+        by_shape: whether it reads the inputs' shapes, as Shape does, not their elements.
+        evaluate: returns the outputs from the inputs, or from their shapes.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Slots and steps: what a partition is made of.
+"""Slots and steps, the buffers and kernel calls of a partition.
 
-A slot is a dense array in its physical order of axes. A step computes one slot from others. Steps
-know nothing of ONNX's order of axes: where a value lies as [N, H, W, C], that is the slot's shape.
+A slot is a dense buffer in its physical order of axes. A step computes one slot from others. Steps
+do not depend on ONNX's order of axes: a value that is stored as NHWC has a slot of that shape.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ class Slot:
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a step may ask while it is told its sizes.
+    """The context of `Step.size`.
 
     Attributes:
         pool: the threads that will run the step: the executor's, with their number in `threads`.
-        value: gives a value that follows from shapes alone, by name.
-        made: what steps were told so far that others may be too; see `Step.alike`.
+        value: returns a value that follows from shapes alone, by name.
+        cache: sized steps that others may share; see `Step.alike`.
     """
 
     pool: Any
     value: Callable[[str], Array]
-    made: dict[Hashable, Run] = field(default_factory=dict)
+    cache: dict[Hashable, Run] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a step runs, for the sizes that it was told.
+    """A sized step: its output shape and kernel call for given input shapes.
 
     Attributes:
         shape: of the output.
-        call: which call of the executor; empty where nothing needs to run.
-        operator: an object of the executor's that was sized, with the bytes of scratch memory that
-            it needs in `workspace`; None where `params` is all there is.
-        params: what the executor passes to a kernel.
+        call: the executor's kernel; empty where nothing needs to run.
+        operator: a reshaped operator object of the executor, whose `workspace` is the bytes of
+            scratch memory that it needs; None where `params` suffices.
+        params: the parameters that the executor passes to the kernel.
         workspace: bytes of scratch memory that a kernel without an operator needs.
-        view: where the output is a part of the first input: the byte at which it starts.
+        view: the byte offset of the output in the first input, where the output is a view.
         constant: the output itself, where it does not depend on the inputs' elements.
     """
 
@@ -82,16 +82,16 @@ class Run:
 
 
 class Step(abc.ABC):
-    """One computation.
+    """One kernel call, before shapes are known.
 
     Attributes:
-        inputs: what it reads.
-        output: what it writes.
-        kernel: what computes it, for people.
-        nodes: names of the ONNX nodes that it stands for; empty for a change of layout.
-        in_place: index of the inputs whose memory the output may take, if it is of that size.
+        inputs: slots that it reads.
+        output: the slot that it writes.
+        kernel: a description of the kernel, for `explain` and profiles.
+        nodes: names of the ONNX nodes that it implements; empty for a change of layout.
+        in_place: indices of inputs of the output's size that the output may overwrite.
         values: names of the values from shapes that `Step.size` reads.
-        precision: what narrow values are computed in, where that is not float32.
+        precision: type of the arithmetic on float16 and bfloat16, where that is not float32.
     """
 
     kernel: str
@@ -106,20 +106,20 @@ class Step(abc.ABC):
 
     @property
     def name(self) -> str:
-        """What errors and profiles call the step: the last of its nodes."""
+        """The name in errors and profiles: that of the last of its nodes."""
         return self.nodes[-1] if self.nodes else self.output.name
 
     @property
     def alike(self) -> Hashable:
-        """What tells how this step runs on inputs of given shapes; None where no others are alike.
+        """The key of steps that share a `Run` for equal input shapes; None to share none.
 
-        Layers of a model have the same steps, which need not be sized one by one.
+        Equal layers of a model have equal steps, which need not be sized one by one.
         """
         return None
 
     @abc.abstractmethod
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """Take the shapes of the inputs; what nothing needs to run for has no `Run.call`.
+        """Return the kernel call for inputs of these shapes; `Run.call` is empty for a no-op.
 
         Raises:
             BackendError: shapes that do not fit the step.

@@ -1,4 +1,4 @@
-"""Programs: methods compiled for the lowering of a backend, run, profiled, observed, explained."""
+"""Programs: methods compiled by a backend's lowering, and their execution."""
 
 from narrowpass_planning.program.builder import SlotBuilder
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter

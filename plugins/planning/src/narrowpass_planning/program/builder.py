@@ -1,4 +1,4 @@
-"""A builder for backends whose values lie in ONNX's order of axes, each in one slot."""
+"""A partition builder for backends that keep each value in one slot, in ONNX's order of axes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
-from narrowpass_planning.partitioner.assigned import OpT
+from narrowpass_planning.partitioner.assignment import OpT
 from narrowpass_planning.plan.executor import Executor
-from narrowpass_planning.plan.partition import Item, Partition, Place
+from narrowpass_planning.plan.partition import Item, Partition, ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot, Step
 from narrowpass_planning.program.lowering import Source
 
 
 class SlotBuilder:
-    """Collects the steps of a partition.
+    """Builds a partition from steps, with one slot for each ONNX value.
 
     Args:
-        source: what is lowered.
+        source: the operations that are lowered.
     """
 
     def __init__(self, source: Source[OpT]) -> None:
@@ -32,7 +32,7 @@ class SlotBuilder:
         self._fixed: dict[str, Slot] = {}
 
     def slot(self, value: ir.Value) -> Slot:
-        """Return the slot that holds a value: computed here, a constant, or from outside."""
+        """Return the slot of a value: computed in the partition, a constant, or an input."""
         name = value.name or ""
         if name not in self._slots:
             slot = self._slots[name] = self._new(value)
@@ -71,7 +71,7 @@ class SlotBuilder:
         """Return the partition."""
         outputs = {value.name or "": self.slot(value) for value in self._outputs}
         places = [
-            Place(name, slot, tuple(range(self._ranks[name])))
+            ValueLayout(name, slot, tuple(range(self._ranks[name])))
             for name, slot in self._slots.items()
             if slot.constant is None
         ]

@@ -1,4 +1,4 @@
-"""What `explain` reports of a compiled method: where each node runs, and why not natively."""
+"""The report of `explain`: the kernel that runs each node, or the reason of a fallback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from narrowpass_planning.graph.facts import NARROW
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode, HostUnit
-from narrowpass_planning.partitioner.assigned import Assigned, Unit, Where
+from narrowpass_planning.partitioner.assignment import Assignment, Target, Unit
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering
 
@@ -23,25 +23,25 @@ def plans_of_units(
     compiled: Sequence[Partition | HostUnit],
     lowering: Lowering[Any],
 ) -> tuple[NodePlan, ...]:
-    """Return where the nodes of units run; one that is computed twice, with bytes too, once."""
+    """Return the plans of the nodes of units; one that is computed in two types is listed once."""
     plans: list[NodePlan] = []
     listed: set[ir.Node] = set()
-    for unit, made in zip(units, compiled, strict=True):
+    for unit, part in zip(units, compiled, strict=True):
         kernels: dict[str, list[str]] = {}
         precisions: dict[str, str] = {}
-        if isinstance(made, Partition):
-            for step in made.steps:
+        if isinstance(part, Partition):
+            for step in part.steps:
                 for node in step.nodes:
                     kernels.setdefault(node, []).append(step.kernel)
                     if step.precision:
                         precisions[node] = step.precision
         else:
-            for item in made.items:
+            for item in part.items:
                 if isinstance(item, HostNode | ControlFlow):
                     kernels[item.name] = [item.kernel]
                 if isinstance(item, ControlFlow):
                     plans += item.plans
-        number = made.number if isinstance(made, Partition) else None
+        number = part.number if isinstance(part, Partition) else None
         for entry in unit.ops:
             nodes = (*entry.op.superseded, *entry.op.nodes)
             fresh = [node for node in nodes if node not in listed]
@@ -51,10 +51,10 @@ def plans_of_units(
 
 
 def plans_of_weights(
-    method: str, assigned: Sequence[Assigned[Any]], lowering: Lowering[Any]
+    method: str, assigned: Sequence[Assignment[Any]], lowering: Lowering[Any]
 ) -> list[NodePlan]:
-    """Return the nodes that are done when weights are packed."""
-    entries = [entry for entry in assigned if entry.where is Where.WEIGHTS]
+    """Return the plans of the nodes that are evaluated when weights are packed."""
+    entries = [entry for entry in assigned if entry.target is Target.WEIGHTS]
     return [
         plan
         for entry in entries
@@ -66,7 +66,7 @@ _AXES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def _nothing(node: ir.Node) -> str:
-    """Describe a node that has no step: its result is another value, or a part of a step."""
+    """Describe a node that has no step: its output is a view of another, or it is fused."""
     return "renamed axes" if node.op_type in _AXES else "no step of its own"
 
 
@@ -78,7 +78,7 @@ def _op_type(node: ir.Node) -> str:
 
 def _plans_of(
     method: str,
-    entry: Assigned[Any],
+    entry: Assignment[Any],
     nodes: Sequence[ir.Node],
     number: int | None,
     kernels: Mapping[str, Sequence[str]],
@@ -89,26 +89,26 @@ def _plans_of(
     for node in nodes:
         name = node.name or next((value.name for value in node.outputs if value.name), "")
         dtype = node.outputs[0].dtype if node.outputs else None
-        if entry.where is Where.NATIVE:
+        if entry.target is Target.NATIVE:
             steps = " + ".join(dict.fromkeys(kernels.get(name, ())))
             kernel = steps or _nothing(node)
             if steps and (dtype in NARROW or name in precisions):
                 precision = precisions.get(name, "float32")
                 kernel += f" in {precision}{lowering.precision_note(node, precision)}"
-        elif entry.where is Where.SHAPES:
+        elif entry.target is Target.SHAPES:
             kernel = "decided by shapes" if entry.op.kind == GUARD else "shape arithmetic"
-        elif entry.where is Where.WEIGHTS:
+        elif entry.target is Target.WEIGHTS:
             kernel = "packed with the weights"
         else:
             (kernel,) = kernels[name]
-        fallback = entry.where is Where.HOST and kernel == "onnx.reference"
+        fallback = entry.target is Target.HOST and kernel == "onnx.reference"
         plans.append(
             NodePlan(
                 method=method,
                 node=name,
                 op_type=_op_type(node),
                 dtype=lowering.computed_in(node, entry, kernel),
-                partition=number if entry.where is Where.NATIVE else None,
+                partition=number if entry.target is Target.NATIVE else None,
                 kernel=kernel,
                 reason=entry.reason if fallback else "",
             )

@@ -1,4 +1,4 @@
-"""What a backend supplies: which operations it runs, and the steps that they become."""
+"""The interface that a backend implements: which operations it supports, and their lowering."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import onnx_ir as ir
 from narrowpass.ir.inference import infer
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.partitioner.assigned import Assigned, OpT
+from narrowpass_planning.partitioner.assignment import Assignment, OpT
 from narrowpass_planning.plan.executor import Executor, Pool
-from narrowpass_planning.plan.looping import Repeat
+from narrowpass_planning.plan.loop import NativeLoopFactory
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source(Generic[OpT]):
-    """What a partition is lowered from.
+    """The operations of a partition before they are lowered.
 
     Attributes:
         number: of the partition within its method.
-        items: operations that the backend runs, and shape arithmetic, in order.
+        items: operations that the backend supports, and shape arithmetic, in order.
         outputs: values that are read outside of the partition.
         facts: of the graph.
         session: of the weights cache; None to pack for this method alone.
-        workspace: the memory that it computes in.
+        workspace: memory of intermediate values.
     """
 
     number: int
@@ -44,27 +44,28 @@ class Source(Generic[OpT]):
 
 
 class StepMeter(Protocol):
-    """A step that looks at a value where it lies."""
+    """A step that updates meters from a value in place, without a copy."""
 
     def begin(self, meter: Meter, scratch: Any) -> None:
-        """Let runs fill `meter` until `end`; `scratch` is what `Lowering.scratch` returned."""
+        """Update `meter` in each run until `end`; `scratch` is from `Lowering.scratch`."""
 
     def end(self, meter: Meter) -> None:
-        """Let runs fill `meter` no longer."""
+        """Stop updating `meter`."""
 
 
 class Lowering(abc.ABC, Generic[OpT]):
-    """A backend's part of compiling: checks of operations, their steps, and the executor of these.
+    """The lowering of a backend: support checks, translation to steps, and their executor.
 
-    What it does not run goes to numpy, or to the reference evaluator, with the reason.
+    Unsupported operations run in numpy, or in the reference evaluator, and are reported with the
+    reason.
 
     Attributes:
         executor: runs the steps.
-        repeat: runs a bound partition many times in one call; None where each is a call.
+        repeat: returns a loop over a bound partition that is one call; None to call each iteration.
     """
 
     executor: Executor
-    repeat: Repeat | None = None
+    repeat: NativeLoopFactory | None = None
 
     @abc.abstractmethod
     def operation(self, node: ir.Node, version: int) -> OpT:
@@ -78,28 +79,28 @@ class Lowering(abc.ABC, Generic[OpT]):
     def operations(
         self, graph: ir.Graph, facts: Facts, model: ir.Model, version: Callable[[ir.Node], int]
     ) -> Sequence[OpT]:
-        """Return what is planned, in order: each node of the graph is of one operation.
+        """Return the operations of a graph in order; each node belongs to one of them.
 
-        A backend overrides it to fuse nodes; here each is an operation by itself.
+        A backend overrides it to fuse nodes; by default each node is an operation.
 
         Args:
             graph: the main graph, or a body of control flow.
-            facts: what is known of it.
-            model: gives operator sets and functions.
+            facts: its analysis.
+            model: has the operator sets and functions.
             version: returns the operator set of a node.
         """
         return [self.operation(node, version(node)) for node in graph]
 
     @abc.abstractmethod
     def reason(self, op: OpT, facts: Facts) -> str | None:
-        """Return why an operation cannot be run; None where it can.
+        """Return the reason why an operation is not supported; None where it is.
 
         Types are those of `Facts.dtype`; sizes may be unknown.
         """
 
     @abc.abstractmethod
     def lower(self, source: Source[OpT]) -> Partition:
-        """Return the partition of operations that can be run.
+        """Lower supported operations to a partition.
 
         Raises:
             BackendError: weights cannot be packed, or attributes contradict each other; the message
@@ -115,9 +116,9 @@ class Lowering(abc.ABC, Generic[OpT]):
         infer(model)
 
     def meters(self, partition: Partition) -> Mapping[str, StepMeter]:
-        """Return the steps that look at values where they lie, by the value's name.
+        """Return the steps that measure values in place, by the value's name.
 
-        Where there is none for a value, it is computed as an output when it is looked at.
+        Values without one are returned as outputs when they are observed.
         """
         return {}
 
@@ -129,11 +130,11 @@ class Lowering(abc.ABC, Generic[OpT]):
         """Return scratch memory for `StepMeter.begin`."""
         return None
 
-    def computed_in(self, node: ir.Node, entry: Assigned[OpT], kernel: str) -> str:
+    def computed_in(self, node: ir.Node, entry: Assignment[OpT], kernel: str) -> str:
         """Return the dtype that a node is computed in, for `explain`; empty where not known."""
         dtype = node.outputs[0].dtype if node.outputs else None
         return "" if dtype is None else dtype.name.lower()
 
     def precision_note(self, node: ir.Node, precision: str) -> str:
-        """Return what `explain` adds behind the precision of a step with narrow floats."""
+        """Return a note of `explain` on the precision of a step with float16 or bfloat16."""
         return ""

@@ -1,4 +1,4 @@
-"""A method compiled: its feeds are checked, and a form of its graph runs that fits their shapes."""
+"""Compiled methods: checks of feeds, and the choice of a graph compiled for their shapes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from narrowpass.runtime.backend import NodePlan
 from narrowpass.runtime.feeds import FeedChecker
 from narrowpass_planning.branches.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_planning.branches.selecting import select
-from narrowpass_planning.plan.bound import Bound
+from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
-from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.step import Times
-from narrowpass_planning.program.form import Form
+from narrowpass_planning.program.compiled_graph import CompiledGraph
+from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Lowering
-from narrowpass_planning.program.premises import Premises
 
 if TYPE_CHECKING:
     from narrowpass.runtime.meters import Meter
 
 Array = np.ndarray[Any, Any]
 
-_MOST_FORMS = 8
-"""Forms of one graph that are kept; where shapes decide in more ways, Ifs are run as they come."""
+_MAX_SPECIALIZATIONS = 8
+"""Compiled graphs of one method; beyond them, one graph with its Ifs replaces them."""
 
 
 class Method:
-    """A compiled method. Several threads may run it; they take turns.
+    """A compiled method of a bundle. Several threads may run it; they take turns.
 
     Args:
         name: the method's.
@@ -40,15 +40,15 @@ class Method:
         kept: names of values to keep readable.
         overridden: inputs that are fed in each run although they have defaults. The defaults of
             others are constants.
-        premises: what it has from its program.
-        observe: whether kept values are only looked at, by `observe`.
+        context: of the program.
+        observe: whether kept values are measured by `observe` alone, and not returned.
 
     Attributes:
         defaults: names of the inputs that have defaults.
-        types: of the outputs, and of the values that a run can give beside them, by name.
-        observable: names of the values that `observe` can be asked for.
-        alike: whether the feeds that were checked last were like those before them.
-        decided: whether shapes decide what runs, so that `model` is needed for other shapes.
+        types: of the outputs, and of kept values that a run can return, by name.
+        observable: names of the values that `observe` accepts.
+        alike: whether the last checked feeds had the types and shapes of those before.
+        decided: whether the branches of some Ifs depend on shapes, so that `model` is kept.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Method:
         model: ir.Model,
         kept: Sequence[str],
         overridden: frozenset[str],
-        premises: Premises,
+        context: CompileContext,
         *,
         observe: bool = False,
     ) -> None:
@@ -73,7 +73,7 @@ class Method:
         self.known = frozenset(name for name in known if name)
         kept = [value for value in kept if value in known]
         self.observable = frozenset((*self.outputs, *kept)) if observe else frozenset()
-        lowering = self._lowering = premises.lowering
+        lowering = self._lowering = context.lowering
         observed = [
             value.name
             for value in known.values()
@@ -81,11 +81,11 @@ class Method:
         ]
         kept = [value for value in kept if value not in observed]
         self.types = {value: known[value].type for value in (*self.outputs, *kept)}
-        self.workspace = premises.workspace
+        self.workspace = context.workspace
         self.alike = False
         self._checked: list[tuple[Any, ...]] | None = None
-        self._forms = _Forms(name, model, kept, observed, overridden, premises)
-        self.decided = self._forms.decided
+        self._specializations = _Specializations(name, model, kept, observed, overridden, context)
+        self.decided = self._specializations.decided
 
     def check(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check feeds, unless they are of the types and shapes of the last ones.
@@ -114,7 +114,7 @@ class Method:
 
     @property
     def raw(self) -> dict[int, int]:
-        """The bytes of constants that are used as they are, by where they lie."""
+        """The bytes of constants that are used without packing, by their addresses."""
         return {
             array.ctypes.data: array.nbytes
             for partition in self.partitions
@@ -124,17 +124,17 @@ class Method:
     @property
     def partitions(self) -> list[Partition]:
         """The native partitions, in order."""
-        return self._forms.last.partitions
+        return self._specializations.last.partitions
 
     @property
     def plans(self) -> tuple[NodePlan, ...]:
-        """Where nodes run."""
-        return self._forms.last.plans
+        """What runs each node."""
+        return self._specializations.last.plans
 
     @property
     def fresh(self) -> Set[str]:
-        """Names of the values that the last run has made anew."""
-        return self._forms.last.fresh
+        """Names of the values that the last run allocated: they alias no others."""
+        return self._specializations.last.fresh
 
     def run(
         self,
@@ -168,62 +168,62 @@ class Method:
         out: Mapping[str, Array],
         times: Times | None = None,
     ) -> dict[str, Any]:
-        """Run the method as `run` does; who calls has entered its workspace."""
+        """Run the method as `run` does; the caller has entered its workspace."""
         if not self.decided:
-            return self._forms.last.run(feeds, wanted, pool, out, times)
-        form = self._forms.choose(feeds)
+            return self._specializations.last.run(feeds, wanted, pool, out, times)
+        graph = self._specializations.choose(feeds)
         while True:
             try:
-                return form.run(feeds, wanted, pool, out, times)
+                return graph.run(feeds, wanted, pool, out, times)
             except WrongBranchError as wrong:
-                form = self._forms.other(wrong, feeds)
+                graph = self._specializations.other(wrong, feeds)
 
     @property
     def alone(self) -> bool:
-        """Whether one partition runs and nothing else."""
-        return self._forms.last.alone
+        """Whether it is one partition and nothing else."""
+        return self._specializations.last.alone
 
-    def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> Prepared | None:
-        """Return what runs for other feeds of the types and shapes of these; see `Form.prepare`."""
-        return self._forms.last.prepare(feeds, self.outputs, self.workspace, pool)
+    def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> PreparedRun | None:
+        """Return a run for further feeds of these types and shapes; see `CompiledGraph.prepare`."""
+        return self._specializations.last.prepare(feeds, self.outputs, self.workspace, pool)
 
     def bind(
         self, feeds: Mapping[str, Any], pool: Pool
-    ) -> tuple[Bound, dict[str, Array | str]] | None:
-        """Return what runs for feeds, where that is one partition; see `Form.bind`."""
-        form = self._forms.choose(feeds)
+    ) -> tuple[BoundPartition, dict[str, Array | str]] | None:
+        """Return the partition bound to the shapes of feeds; see `CompiledGraph.bind`."""
+        graph = self._specializations.choose(feeds)
         while True:
             try:
-                return form.bind(feeds, self.outputs, pool)
+                return graph.bind(feeds, self.outputs, pool)
             except WrongBranchError as wrong:
-                form = self._forms.other(wrong, feeds)
+                graph = self._specializations.other(wrong, feeds)
 
     def observe(self, feeds: Mapping[str, Any], meters: Mapping[str, Meter], pool: Pool) -> None:
-        """Run the method on feeds that were checked, and let meters take in its values."""
+        """Run the method on feeds that were checked, and update meters from its values."""
         with self.workspace.entered():
             if self.decided:
-                self.run(feeds, (), pool, {})  # finds the form before anything is looked at
-            places = self._forms.last.meters
-            native = {name: meter for name, meter in meters.items() if name in places}
+                self.run(feeds, (), pool, {})  # chooses the graph before meters are attached
+            steps = self._specializations.last.meters
+            native = {name: meter for name, meter in meters.items() if name in steps}
             others = [name for name in meters if name not in native]
             scratch = self._lowering.scratch(native.values(), pool)
             for name, meter in native.items():
-                places[name].begin(meter, scratch)
+                steps[name].begin(meter, scratch)
             try:
                 values = self.run(feeds, others, pool, {})
             finally:
                 for name, meter in native.items():
-                    places[name].end(meter)
+                    steps[name].end(meter)
         for name in others:
             meters[name].add(values[name], f"value {name!r}")
 
 
-class _Forms:
-    """The forms of a method's graph, each for other decisions of Ifs that follow from shapes.
+class _Specializations:
+    """The compiled graphs of a method, one for each choice of branches that depend on shapes.
 
     Attributes:
-        last: the form that ran last.
-        decided: whether there are such Ifs.
+        last: the graph that ran last.
+        decided: whether there are such branches.
     """
 
     def __init__(
@@ -233,37 +233,38 @@ class _Forms:
         kept: Sequence[str],
         observed: Sequence[str],
         overridden: frozenset[str],
-        premises: Premises,
+        context: CompileContext,
     ) -> None:
         self._name = name
         self._model = model
         self._kept, self._observed, self._overridden = kept, observed, overridden
-        self._premises = premises
-        self._forms: list[tuple[Decisions, Form]] = []
-        self._chosen: dict[tuple[Any, ...], Form] = {}
+        self._context = context
+        self._graphs: list[tuple[Decisions, CompiledGraph]] = []
+        self._chosen: dict[tuple[Any, ...], CompiledGraph] = {}
         if decides(model):
-            self.last = self._compile({}, premises)
-            self.decided = bool(self._forms[0][0])
+            self.last = self._compile({}, context)
+            self.decided = bool(self._graphs[0][0])
         else:
-            self.last = self._form(model, premises)
+            self.last = self._compile_graph(model, context)
             self.decided = False
         if not self.decided:
             del self._model  # it is large
 
-    def choose(self, feeds: Mapping[str, Any]) -> Form:
-        """Return the form that ran with feeds of these shapes, or the last one."""
-        if len(self._forms) > 1:
+    def choose(self, feeds: Mapping[str, Any]) -> CompiledGraph:
+        """Return the graph that ran with feeds of these shapes, or the last one."""
+        if len(self._graphs) > 1:
             self.last = self._chosen.get(_signature(feeds), self.last)
         return self.last
 
-    def other(self, wrong: WrongBranchError, feeds: Mapping[str, Any]) -> Form:
-        """Return a form that takes another branch than the last one."""
-        decisions = next(known for known, form in self._forms if form is self.last)
+    def other(self, wrong: WrongBranchError, feeds: Mapping[str, Any]) -> CompiledGraph:
+        """Return a graph that takes another branch than the last one."""
+        decisions = next(known for known, graph in self._graphs if graph is self.last)
         until = {**decisions}
         for label in [*decisions][[*decisions].index(wrong.label) :]:
             del until[label]
         until[wrong.label] = wrong.taken
-        found = next((form for known, form in self._forms if until.items() <= known.items()), None)
+        matches = (graph for known, graph in self._graphs if until.items() <= known.items())
+        found = next(matches, None)
         if found is None:
             found = self._compile_for(until, feeds)
         if len(self._chosen) > 256:
@@ -272,31 +273,33 @@ class _Forms:
         self.last = found
         return found
 
-    def _compile_for(self, decisions: Decisions, feeds: Mapping[str, Any]) -> Form:
-        # Weights are packed for this form alone: the session of the others is closed.
-        premises = dataclasses.replace(self._premises, session=None, identities={})
-        if len(self._forms) >= _MOST_FORMS:
-            general = self._form(self._model, premises)
-            self._forms = [({}, general)]
+    def _compile_for(self, decisions: Decisions, feeds: Mapping[str, Any]) -> CompiledGraph:
+        # Weights are packed for this graph alone: the session of the others is closed.
+        context = dataclasses.replace(self._context, session=None, identities={})
+        if len(self._graphs) >= _MAX_SPECIALIZATIONS:
+            general = self._compile_graph(self._model, context)
+            self._graphs = [({}, general)]
             self.decided = False
             return general
         dims = {name: x.shape for name, x in feeds.items() if isinstance(x, np.ndarray)}
         follow = decide(self._model.clone(), decisions, self._overridden, dims)
-        return self._compile({**follow, **decisions}, premises)
+        return self._compile({**follow, **decisions}, context)
 
-    def _compile(self, guesses: Decisions, premises: Premises) -> Form:
-        lowering = premises.lowering
+    def _compile(self, guesses: Decisions, context: CompileContext) -> CompiledGraph:
+        lowering = context.lowering
         model, decisions = _chosen(self._model, guesses, self._overridden, lowering)
-        form = self._form(model, premises)
-        self._forms.append((decisions, form))
-        return form
+        graph = self._compile_graph(model, context)
+        self._graphs.append((decisions, graph))
+        return graph
 
-    def _form(self, model: ir.Model, premises: Premises) -> Form:
-        return Form(self._name, model, self._kept, self._observed, self._overridden, premises)
+    def _compile_graph(self, model: ir.Model, context: CompileContext) -> CompiledGraph:
+        return CompiledGraph(
+            self._name, model, self._kept, self._observed, self._overridden, context
+        )
 
 
 def canonical(model: ir.Model, lowering: Lowering[Any]) -> ir.Model:
-    """Return a graph as it is compiled first: a branch in the place of each If that has one."""
+    """Return the first specialization of a model, with the taken branch inlined for each If."""
     return _chosen(model, {}, frozenset(), lowering)[0] if decides(model) else model
 
 
@@ -314,6 +317,6 @@ def _signature(feeds: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple([x.shape if isinstance(x, np.ndarray) else None for x in feeds.values()])
 
 
-def compile_body(name: str, model: ir.Model, premises: Premises) -> Method:
+def compile_body(name: str, model: ir.Model, context: CompileContext) -> Method:
     """Compile the body of a control flow operator."""
-    return Method(name, model, (), frozenset(), premises)
+    return Method(name, model, (), frozenset(), context)

@@ -1,4 +1,4 @@
-"""A bundle compiled by the lowering of a backend."""
+"""Compiled bundles: a `Program` for backends that implement `Lowering`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from narrowpass_planning.host.nodes import HostNode
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
-from narrowpass_planning.plan.prepared import Prepared
+from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.step import Times
+from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body
-from narrowpass_planning.program.premises import Premises
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.cache import WeightsCache
 from narrowpass_planning.weights.entry import reasons
@@ -53,18 +53,18 @@ if TYPE_CHECKING:
 
 
 class PlannedProgram(Program):
-    """Runs methods on the executor of a backend. Several threads may run it.
+    """A bundle compiled by a backend's lowering. Several threads may run it.
 
     Runs of one method take turns; so do those of several methods that share a workspace.
 
     Args:
-        bundle: what to compile.
+        bundle: to compile.
         options: see `CompileOptions`.
         lowering: of the backend.
-        cache: for packed weights of this backend, of the process.
-        packer: what packs them.
+        cache: the process's cache of this backend's packed weights.
+        packer: identifies the packing code.
         pool: the executor's threads.
-        share_workspace: whether all methods compute in one workspace.
+        share_workspace: whether all methods share one workspace.
 
     Raises:
         BackendError: a method that cannot be compiled.
@@ -90,7 +90,7 @@ class PlannedProgram(Program):
         self._keep, self._observe = options.keep, options.observe
         self._models: dict[str, ir.Model] = {}
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedRun] = {}
         self._workspace = self._new_workspace() if share_workspace else None
         # Weights are packed in one session, for all methods.
         with packing(bundle, options, cache, packer) as session:
@@ -98,8 +98,8 @@ class PlannedProgram(Program):
             contents = {} if session is None else names.identities(bundle)
             for name, model in bundle.methods.items():
                 prepared = inferred(model, lowering)
-                premises = self._premises(session, contents, name)
-                self._methods[name] = self._compile(name, prepared, premises)
+                context = self._context(session, contents, name)
+                self._methods[name] = self._compile(name, prepared, context)
                 if self._methods[name].defaults:
                     self._models[name] = prepared
                 elif not self._methods[name].decided:
@@ -107,13 +107,13 @@ class PlannedProgram(Program):
         known = frozenset().union(*(method.known for method in self._methods.values()))
         check_kept(options.keep, known)
 
-    def _premises(
+    def _context(
         self, session: Session | None, identities: Mapping[int, str], method: str
-    ) -> Premises:
+    ) -> CompileContext:
         if session is not None:
             session.label = method
         workspace = self._workspace or self._new_workspace()
-        return Premises(self._lowering, workspace, compile_body, session, identities)
+        return CompileContext(self._lowering, workspace, compile_body, session, identities)
 
     def _new_workspace(self) -> Workspace:
         return Workspace(self._lowering.executor.extra_bytes)
@@ -122,11 +122,11 @@ class PlannedProgram(Program):
         self,
         name: str,
         model: ir.Model,
-        premises: Premises,
+        context: CompileContext,
         overridden: frozenset[str] = frozenset(),
     ) -> Method:
         try:
-            return Method(name, model, self._keep, overridden, premises, observe=self._observe)
+            return Method(name, model, self._keep, overridden, context, observe=self._observe)
         except BackendError as error:
             raise BackendError(f"method {name!r}: {error}") from error
 
@@ -138,8 +138,8 @@ class PlannedProgram(Program):
         key = method.name, overridden
         if key not in self._variants:
             model = self._models[method.name]
-            premises = self._premises(None, {}, method.name)
-            self._variants[key] = self._compile(method.name, model, premises, overridden)
+            context = self._context(None, {}, method.name)
+            self._variants[key] = self._compile(method.name, model, context, overridden)
         return self._variants[key]
 
     @property
@@ -179,18 +179,18 @@ class PlannedProgram(Program):
         feeds = chosen.check(feeds)
         if out is not None:
             check_targets(chosen.name, out, wanted)
-        form = self._for(chosen, feeds)
+        variant = self._for(chosen, feeds)
         try:
-            if plain and chosen.alike and form.alone:
-                return self._run_and_prepare(method, form, feeds, wanted)
-            return self._run(form, feeds, wanted, out or {})
+            if plain and chosen.alike and variant.alone:
+                return self._run_and_prepare(method, variant, feeds, wanted)
+            return self._run(variant, feeds, wanted, out or {})
         except (BackendError, MemoryError) as error:
             raise _named(chosen, error) from error
 
     def _run_and_prepare(
         self, name: str, method: Method, feeds: Feeds, wanted: Sequence[str]
     ) -> Outputs:
-        """Run a method, and let runs be short whose feeds are like these."""
+        """Run a method, and prepare the fast path for feeds of these types and shapes."""
         with method.workspace.entered():  # no other thread sizes it anew between the two
             results = self._run(method, feeds, wanted, {})
             prepared = method.prepare(feeds, self.threads())
@@ -199,7 +199,7 @@ class PlannedProgram(Program):
         return results
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
-        """Run a method, and look at values where they lie; see `Program.observe`."""
+        """Run a method, and update meters from its values; see `Program.observe`."""
         chosen = self._choose(method)
         if not self._observe:
             super().observe(feeds, meters, method)
@@ -207,14 +207,14 @@ class PlannedProgram(Program):
         check_meters(meters)
         choose_outputs(chosen.name, tuple(meters), (), chosen.observable, chosen.known)
         feeds = chosen.check(feeds)
-        form = self._for(chosen, feeds)
+        variant = self._for(chosen, feeds)
         try:
-            form.observe(feeds, meters, self.threads())
+            variant.observe(feeds, meters, self.threads())
         except (BackendError, MemoryError) as error:
             raise _named(chosen, error) from error
 
     def threads(self) -> Pool:
-        """Return the executor's threads; called for each run, so that a fork may have others."""
+        """Return the executor's threads, asked for in each run: a forked child has its own."""
         return self._pool
 
     def _run(self, method: Method, feeds: Feeds, wanted: Sequence[str], out: Outputs) -> Outputs:
@@ -243,15 +243,15 @@ class PlannedProgram(Program):
         return {name: results[name] for name in wanted}
 
     def explain(self) -> list[NodePlan]:
-        """Return for each node where it runs, and why not natively."""
+        """Return for each node the kernel that runs it, or the reason of a fallback."""
         self._check_open()
         return [plan for method in self._methods.values() for plan in method.plans]
 
     def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
         """Run a method `runs` times and return the median time of each step.
 
-        A step that stands for several nodes bears the name of the last; a change of layout that
-        of the value.
+        A step of several fused nodes has the name of the last one; a change of layout has that of
+        the value.
 
         Raises:
             UsageError: an unknown method, or `runs` below 1.
@@ -279,17 +279,17 @@ class PlannedProgram(Program):
         return rows
 
     def stats(self) -> dict[str, Any]:
-        """Return counts of methods, nodes, partitions and steps, and what is in memory.
+        """Return counts of methods, nodes, partitions and steps, and the bytes in memory.
 
-        Nodes count as native unless the reference evaluator runs them. Scratch memory
-        (``scratch_bytes``) holds inner values; it is as large as the last shapes of each partition
-        need, or as the largest of them where methods share it. ``weights`` tells of constants:
+        Nodes count as native unless the reference evaluator runs them. ``scratch_bytes`` is the
+        memory of intermediate values for the last shapes of each partition, or of the largest one
+        where methods share a workspace. ``weights`` counts constants:
 
-        - ``raw_bytes``: those that are used as they are, such as embeddings.
-        - ``heap_bytes``, ``mapped_bytes``: packed ones, in memory and in a mapped file.
-        - ``hits``, ``misses``, ``packs``: operators whose weights were there or not, and blocks
-          that were packed for this program.
-        - ``private``: blocks that nobody else can find, counted by the reason.
+        - ``raw_bytes``: those that are used without packing, such as embeddings.
+        - ``heap_bytes``, ``mapped_bytes``: packed ones, on the heap and in a mapped file.
+        - ``hits``, ``misses``, ``packs``: operators whose weights were in the cache or not, and
+          blocks that were packed for this program.
+        - ``private``: blocks that are not shared, counted by the reason.
         - ``methods``: ``raw_bytes``, ``packed_bytes`` and ``scratch_bytes`` of each. What several
           methods share counts for each of them.
         """
@@ -361,21 +361,21 @@ def inferred(model: ir.Model, lowering: Lowering[Any]) -> ir.Model:
     if clone.functions:
         clone = inline_functions(clone)
         _separate(clone.graph, set())
-    # What a file says of inner shapes may be wrong: it counts where nothing follows.
+    # Shapes that a file declares for intermediate values may be wrong: inferred ones come first.
     lowering.infer(clone)
     return clone
 
 
 def _named(method: Method, error: BackendError | MemoryError) -> BackendError:
-    """Let the error of a run name the method."""
+    """Add the method's name to the error of a run."""
     what = " is out of memory" if isinstance(error, MemoryError) else ""
     return BackendError(f"method {method.name!r}{what}: {error}")
 
 
 def _separate(graph: ir.Graph, outer: set[str]) -> None:
-    """Rename values of subgraphs that are called as others around them.
+    """Rename values of subgraphs that shadow values of outer scopes.
 
-    Inlining renames what nodes make, and not the inputs of the bodies in a function.
+    Inlining of functions renames outputs of nodes, but not the inputs of subgraphs.
     """
     own = [*graph.inputs, *graph.initializers.values()]
     own += [value for node in graph for value in node.outputs]
@@ -393,7 +393,7 @@ def _separate(graph: ir.Graph, outer: set[str]) -> None:
 
 
 def _forget_weights(model: ir.Model) -> None:
-    """Let go of initializers: who needs one has it. Nodes that are kept refer to their graph."""
+    """Drop the tensors of initializers: kept nodes refer to the graph, which refers to them."""
     for value in model.graph.initializers.values():
         value.const_value = None
 
@@ -405,7 +405,7 @@ def _arrays(value: Any) -> list[Any]:
 
 
 def _can_take(array: Any, feeds: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return whether results can be computed right in `array`."""
+    """Return whether results can be computed in `array` without a copy."""
     return (
         isinstance(array, np.ndarray)
         and array.dtype == np.float32

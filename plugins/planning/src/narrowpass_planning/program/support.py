@@ -1,4 +1,4 @@
-"""What a backend answers passes: which nodes it runs, and which are best left wide."""
+"""Queries of passes: which nodes a backend supports, and which should stay float32."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def supports(lowering: Lowering[Any], node: ir.Node) -> Accept | Reject:
     version = node.version or node.graph.opset_imports.get(node.domain, 1)
     op, facts = lowering.operation(node, version), Facts(node.graph)
     reason = lowering.reason(op, facts)
-    if reason is None or can_run(op) or kernels.make(op, facts) is not None:
+    if reason is None or can_run(op) or kernels.kernel_for(op, facts) is not None:
         return Accept()
     return Reject(reason)
 
 
 class NativeClassifier(OpClassifier, abc.ABC):
-    """Keeps wide what has no native kernel: numpy is slower with float16 than with float32."""
+    """Keeps nodes without a native kernel in float32, where numpy is faster than in float16."""
 
     def __init__(self) -> None:
         self._reasons: dict[ir.Graph, dict[ir.Node, str]] = {}
@@ -44,11 +44,11 @@ class NativeClassifier(OpClassifier, abc.ABC):
         """Return the lowering of the backend."""
 
     def for_target(self, target: Target | None, dtype: str) -> OpClassifier:
-        """Return a fresh one, which knows of no graph yet."""
+        """Return a new classifier, without cached reasons."""
         return type(self)()
 
     def color(self, node: ir.Node) -> Color | None:
-        """Return red for a node without a native kernel, and no opinion on others."""
+        """Return red (float32) for a node without a native kernel; None for others."""
         return Color.RED if self.reason(node) else None
 
     def reason(self, node: ir.Node) -> str:

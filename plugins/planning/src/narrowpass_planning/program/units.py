@@ -16,32 +16,32 @@ from narrowpass_planning.graph.op import GUARD, Op
 from narrowpass_planning.host.bodies import Compiled
 from narrowpass_planning.host.control_flow import ControlFlow, can_run
 from narrowpass_planning.host.nodes import HostNode, HostUnit
-from narrowpass_planning.partitioner.assigned import Unit, Where
+from narrowpass_planning.partitioner.assignment import Target, Unit
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Source
-from narrowpass_planning.program.premises import Premises
 from narrowpass_planning.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
 
 
 def compile_units(
-    name: str, units: Sequence[Unit[Any]], facts: Facts, model: ir.Model, premises: Premises
+    name: str, units: Sequence[Unit[Any]], facts: Facts, model: ir.Model, context: CompileContext
 ) -> list[Partition | HostUnit]:
-    """Return the units of a method in order: partitions, and host units node by node."""
+    """Compile the units of a method in order: partitions are lowered, host units are not."""
     compiled: list[Partition | HostUnit] = []
     number = 0
     for unit, given in zip(units, outputs_of(units, facts), strict=True):
         if is_native(unit):
-            source = source_of(unit, number, given, facts, model, premises)
-            compiled.append(premises.lowering.lower(source))
+            source = source_of(unit, number, given, facts, model, context)
+            compiled.append(context.lowering.lower(source))
             number += 1
             continue
         items = [
             shape_node(entry.op, facts, model)
-            if entry.where is Where.SHAPES
-            else _host_node(entry.op, facts, model, name, premises)
+            if entry.target is Target.SHAPES
+            else _host_node(entry.op, facts, model, name, context)
             for entry in unit.ops
         ]
         compiled.append(HostUnit(items, tuple(value.name or "" for value in given)))
@@ -50,16 +50,16 @@ def compile_units(
 
 def is_native(unit: Unit[Any]) -> bool:
     """Return whether a unit is a partition of the backend."""
-    return any(entry.where is Where.NATIVE for entry in unit.ops)
+    return any(entry.target is Target.NATIVE for entry in unit.ops)
 
 
 def outputs_of(units: Sequence[Unit[Any]], facts: Facts) -> list[list[ir.Value]]:
-    """Return for each unit the values that others, or somebody outside of the graph, read."""
+    """Return for each unit the values that other units, or users outside of the graph, read."""
     owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
     read_by: dict[str, set[int]] = {}
     for unit in units:
         for entry in unit.ops:
-            if entry.op.kind in ("Shape", "Size") and entry.where is Where.SHAPES:
+            if entry.op.kind in ("Shape", "Size") and entry.target is Target.SHAPES:
                 continue
             for value in entry.op.reads():
                 read_by.setdefault(value.name or "", set()).add(owner[id(entry.op)])
@@ -85,42 +85,42 @@ def source_of(
     outputs: Sequence[ir.Value],
     facts: Facts,
     model: ir.Model,
-    premises: Premises,
+    context: CompileContext,
 ) -> Source[Any]:
-    """Return what the partition of a native unit is lowered from.
+    """Return a native unit as the input of `Lowering.lower`.
 
     Args:
         unit: native.
         number: of the partition within its method.
-        outputs: the values that others read.
+        outputs: the values that other units read.
         facts: of the graph.
-        model: gives operator sets and functions.
-        premises: the weights cache's session, and the workspace.
+        model: has the operator sets and functions.
+        context: the weights cache's session, and the workspace.
     """
     items = [
-        shape_node(entry.op, facts, model) if entry.where is Where.SHAPES else entry.op
+        shape_node(entry.op, facts, model) if entry.target is Target.SHAPES else entry.op
         for entry in unit.ops
     ]
-    return Source(number, items, outputs, facts, premises.session, premises.workspace)
+    return Source(number, items, outputs, facts, context.session, context.workspace)
 
 
 def _host_node(
-    op: Op, facts: Facts, model: ir.Model, method: str, premises: Premises
+    op: Op, facts: Facts, model: ir.Model, method: str, context: CompileContext
 ) -> HostNode | ControlFlow:
     if not can_run(op):
         return HostNode(op, facts, model)
 
     def compile_(inner: ir.Model, identities: Mapping[int, Weight]) -> Compiled:
-        premises.lowering.infer(inner)
-        known = {**premises.identities, **identities}
-        within = dataclasses.replace(premises, identities=known)
-        return premises.compile(method, inner, within)
+        context.lowering.infer(inner)
+        known = {**context.identities, **identities}
+        within = dataclasses.replace(context, identities=known)
+        return context.compile(method, inner, within)
 
-    return ControlFlow(op, facts, model, compile_, premises.lowering.repeat)
+    return ControlFlow(op, facts, model, compile_, context.lowering.repeat)
 
 
 def shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
-    """Return the shape node of an operation whose results follow from shapes."""
+    """Return the shape node of an operation whose outputs follow from shapes."""
     if op.kind == GUARD:
         return _guard(op)
     if op.kind in ("Shape", "Size"):
@@ -137,7 +137,7 @@ def shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
 
 
 def _guard(op: Op) -> ShapeNode:
-    """Return what ends a run where an If was decided otherwise."""
+    """Return a shape node that raises where the condition of an inlined If has changed."""
     label, compiled = op.attributes["label"], bool(op.attributes["taken"])
 
     def check(given: Sequence[Any]) -> list[Array]:

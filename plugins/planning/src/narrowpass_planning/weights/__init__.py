@@ -1,4 +1,4 @@
-"""Weights on their way into operators: packed once, shared, and kept on disk."""
+"""The weights cache: weights are packed once, shared between programs, and kept on disk."""
 
 from narrowpass_planning.weights.cache import ProcessCache, WeightsCache, array_cache
 from narrowpass_planning.weights.entry import Block, Entry

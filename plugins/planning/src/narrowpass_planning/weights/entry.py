@@ -1,4 +1,4 @@
-"""Blocks of packed weights, as a session knows them."""
+"""Records of blocks of packed weights."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Entry:
     """A block of packed weights.
 
     Attributes:
-        name: 64 hexadecimal digits that name the packed content; empty for a private block.
+        name: the SHA-256, hexadecimal, of the packed content's recipe; empty for a private block.
         seed: the parameters of the packing algorithm, or the version of a backend's own layout.
         fingerprint: the number of the packing algorithm.
-        address: where it lies.
+        address: of the first byte.
         size: bytes.
         origin: ``packed``, ``shared`` with another session, ``mapped`` from a file; or why it is
             private.
-        mapped: whether it lies in a mapped file, whoever mapped it.
-        owner: what keeps it there, where the session does not.
+        mapped: whether it is in a mapped file, even of another session.
+        owner: the object that keeps the memory alive, where the session does not.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Block:
-    """Where packed weights lie, for as long as their session.
+    """The memory of packed weights; valid as long as their session.
 
     Attributes:
         address: of the first byte, for C.
@@ -51,5 +51,5 @@ class Block:
 
 
 def reasons(entries: Iterable[Entry]) -> dict[str, int]:
-    """Count private blocks by why they are so."""
+    """Count private blocks by the reason why they are not shared."""
     return dict(Counter(entry.origin for entry in entries if not entry.name))

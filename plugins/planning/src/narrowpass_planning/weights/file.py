@@ -1,4 +1,4 @@
-"""The file of packed weights: its format, reading it with distrust, and writing it whole.
+"""The file of packed weights: its format, validation, and atomic writing.
 
 Numbers are little endian. A header of 128 bytes::
 
@@ -73,28 +73,28 @@ class Stored:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """What tells blocks apart."""
+        """The key that identifies a block."""
         return self.name, self.seed, self.fingerprint
 
 
 class UntrustedError(UnusableError):
-    """A file that others can write to: what is in it may be anybody's."""
+    """A file that other users can write to."""
 
 
 class PackedFile:
-    """A file of packed weights, mapped. Header and index are checked when it is opened.
+    """A mapped file of packed weights. Header and index are checked when it is opened.
 
-    What others can write to is not even read.
+    A file that other users can write to is not read.
 
     Args:
         path: of the file.
-        packer: what packs weights here; a file of another one is not used.
+        packer: the packing code of this process; a file of another version is not used.
 
     Attributes:
         path: where it was opened.
         entries: its blocks.
         size: its bytes.
-        status: what changes when the file is another one, or was written to.
+        status: device, inode, size and times: it changes when the file is replaced or written.
 
     Raises:
         UntrustedError: it belongs to another user, or others may write to it.
@@ -138,7 +138,7 @@ class PackedFile:
             yield Entry(*key, start + item.offset, item.size, "mapped", mapped=True, owner=self)
 
     def damaged(self) -> list[Stored]:
-        """Read all blocks and give those whose checksum is another one.
+        """Read all blocks and return those whose checksum does not match.
 
         Raises:
             UnusableError: the file was changed meanwhile, or cannot be read.
@@ -228,7 +228,7 @@ def _shown(row: object) -> str:
 
 
 def _check_machine(index: dict[str, Any], packer: Packer) -> None:
-    """Check that blocks were packed as this process would pack them."""
+    """Check that blocks were packed by the same code for an equivalent processor."""
     if (index.get("architecture"), index.get("build")) != (platform.machine(), packer.build()):
         raise UnusableError("it was packed by another build of the library, or another machine")
     prints = index.get("fingerprints")
@@ -244,7 +244,7 @@ def _check_machine(index: dict[str, Any], packer: Packer) -> None:
             raise UnusableError("its weights were packed for another processor")
     known = {pair[0] for pair in prints}
     if any(row[2] not in known for row in index["entries"]):
-        raise UnusableError("an entry was packed by an algorithm of which nothing is said")
+        raise UnusableError("an entry was packed by an algorithm that the index does not list")
 
 
 def write(
@@ -305,7 +305,7 @@ def _digest(key: tuple[str, int, int], view: memoryview) -> str:
 
 
 def _key_digest(key: tuple[str, int, int], size: int) -> hashlib._Hash:
-    """Begin the checksum of a block: with what it is, so that another one cannot stand for it."""
+    """Start the checksum of a block with its key, so that blocks cannot be exchanged."""
     name, seed, fingerprint = key
     return hashlib.sha256(f"{name} {seed} {fingerprint} {size}\n".encode())
 

@@ -1,4 +1,4 @@
-"""Where files of packed weights are, who may write one, and when one is trusted."""
+"""The cache folder: files of packed weights, their locks, checks and eviction."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class CacheFile:
     """The file of packed weights of one set of weights.
 
     Args:
-        folder: where files are; made when one is written.
+        folder: of the files; created when one is written.
         key: of the weights; see `names.key_of`.
-        packer: what packs them.
+        packer: identifies the packing code.
     """
 
     def __init__(self, folder: Path, key: str, packer: Packer) -> None:
@@ -74,12 +74,12 @@ class CacheFile:
         self._distrusted = False
 
     def open(self) -> PackedFile | None:
-        """Return the file, if it is whole, for this machine, and nobody else may write to it.
+        """Return the file, if it is valid, for this machine, and not writable by other users.
 
-        What others may write to is left as it is, and a warning names it.
+        Files that are writable by others stay, and a warning names them.
 
-        Its blocks are read and compared with their checksums, unless the file is the one, byte for
-        byte and by its times, for which that was done before.
+        Its blocks are read and compared with their checksums, unless that was done before for this
+        file with the same size and times.
         """
         try:
             if self._distrusts_folder():
@@ -96,7 +96,7 @@ class CacheFile:
             _warn(self.path, error)
             return None
         except UnusableError as error:
-            _log.info("packed weights are made again: %s", str(error))
+            _log.info("weights are packed again: %s", str(error))
             return None
         except OSError as error:
             _log.info("packed weights cannot be read: %s", str(error))
@@ -114,10 +114,10 @@ class CacheFile:
 
     @contextlib.contextmanager
     def writing(self, patience: float = PATIENCE) -> Iterator[bool]:
-        """Wait for one's turn to write; give whether it is.
+        """Acquire the lock of the file for writing; yield whether that succeeded.
 
-        It is not where the folder cannot be written to or others may write there, or where another
-        process has been writing for `patience` seconds. Then packed weights stay in memory.
+        It fails where the folder is not writable, or is writable by others, or where another
+        process holds the lock for `patience` seconds. Then packed weights stay in memory.
         """
         lock = None
         if self._distrusted:
@@ -143,7 +143,7 @@ class CacheFile:
                 lock.release()
 
     def write(self, entries: Iterable[Entry], kept: PackedFile | None) -> None:
-        """Write the file anew, in one step; where that fails, say so once."""
+        """Replace the file atomically; log one warning where that fails."""
         try:
             with replacing(self.path) as file:
                 write(file, list(entries), kept, self._packer)
@@ -160,13 +160,13 @@ def _warn(path: Path, error: Exception | str) -> None:
         _warned.add(path)
         _log.warning(
             "packed weights are kept in memory only, and packed again by the next process: %s; "
-            "give another place with cache_dir or NARROWPASS_CACHE_DIR, or cache='memory'",
+            "set another folder with cache_dir or NARROWPASS_CACHE_DIR, or cache='memory'",
             str(error),  # the error itself refers to all that was open
         )
 
 
 def _note(path: Path) -> Path:
-    """Return the file that says when `path` was found to be whole."""
+    """Return the file that records the status with which `path` was verified."""
     return path.with_name(f"{path.name}.checked")
 
 
@@ -184,10 +184,10 @@ def _unfollowed(path: str, flags: int) -> int:
 
 
 def check(file: PackedFile) -> None:
-    """Read all of a file, and note that it is whole.
+    """Verify the checksums of all blocks of a file, and record that.
 
     Raises:
-        UnusableError: it is not.
+        UnusableError: blocks are damaged.
     """
     status = file.status
     damaged = file.damaged()
@@ -201,15 +201,15 @@ def check(file: PackedFile) -> None:
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of packed weights in a folder.
+    """A file of packed weights in a cache folder.
 
     Attributes:
         path: of the file.
         size: its bytes.
-        used: when it was used last, in seconds since 1970.
-        problem: why it is of no use here; empty where it is.
-        blocks: how many it has.
-        is_leftover: whether it is what a process left behind that was killed while it wrote.
+        used: the time of its last use, in seconds since 1970.
+        problem: why it cannot be used; empty where it can.
+        blocks: the number of its blocks.
+        is_leftover: whether it is a temporary file of a writer that was killed.
     """
 
     path: Path
@@ -221,12 +221,12 @@ class Listed:
 
 
 def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed]:
-    """Return the files of a folder, those used last first, and what killed writers left there.
+    """Return the files of a cache folder, last used first, with temporary files of killed writers.
 
     Args:
-        folder: where they are.
-        packer: what packs weights; files of others are left out.
-        verify: whether to read them all; `problem` then tells of damage too.
+        folder: of the files.
+        packer: whose files are listed.
+        verify: whether to read all blocks; `problem` then reports damage too.
     """
     found = [] if not folder.is_dir() else _leftovers(folder)
     distrusted = distrust_folder(folder)
@@ -263,9 +263,9 @@ def _leftovers(folder: Path) -> list[Listed]:
 
 
 def prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
-    """Delete files until those left have `max_size` bytes: useless ones, then the longest unused.
+    """Delete files until `max_size` bytes are left: unusable ones, then the least recently used.
 
-    Processes that have one mapped keep it. What a process that was killed left behind goes too.
+    Processes that have one mapped keep it. Temporary files of killed writers are deleted too.
 
     Returns:
         The files that were deleted.

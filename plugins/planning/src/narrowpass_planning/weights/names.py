@@ -1,4 +1,4 @@
-"""What the weights of a bundle are called: by their content, as its manifest names it."""
+"""Content names of the weights of a bundle, from the hashes of its manifest."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _UNNAMED = (ir.DataType.STRING, ir.DataType.UNDEFINED)
 def _content(
     bundle: Bundle, method: str, value: ir.Value, tensor: ir.TensorProtocol, alone: str
 ) -> str:
-    """Name the bytes of an initializer; `alone` is a name for one that nobody else has."""
+    """Name the bytes of an initializer; `alone` is a name that is unique to it."""
     if isinstance(tensor, MappedTensor) and tensor.sha256 is not None:
         return tensor.sha256  # the tensor's own, which is compared: a model may have been changed
     if bundle.manifest is None and len(bundle.methods) == 1:

@@ -1,4 +1,4 @@
-"""What a file of packed weights depends on beside the weights: the library and the processor."""
+"""The protocol that identifies packing code: its version, and its layout on this processor."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from narrowpass.errors import InputError
 
 
 class UnusableError(InputError):
-    """A file of packed weights that is not for this process, or damaged; the message says why."""
+    """A file of packed weights that this process cannot use; the message has the reason."""
 
 
 class Packer(Protocol):
-    """The code that packs weights: which version it is, and how it packs on this processor.
+    """Identifies the code that packs weights, so that files of another layout are not used.
 
     Attributes:
         suffix: of its files in a cache folder, such as ``.weights``. No two packers share one.
@@ -21,10 +21,10 @@ class Packer(Protocol):
     suffix: str
 
     def build(self) -> str:
-        """Return what names the version of the code; files of another one are not used."""
+        """Return an identifier of the code's version; files of another one are not used."""
 
     def fingerprint(self, algorithm: int) -> int:
-        """Return what an algorithm yields for a fixed input on this processor, as 32 bits.
+        """Return a 32-bit hash of an algorithm's output for a fixed input on this processor.
 
         Args:
             algorithm: the number that `Entry.fingerprint` has.

@@ -1,4 +1,4 @@
-"""How a program comes to its packed weights: the cache of the process, and the file on disk."""
+"""The session of a program: the cache of the process, and the file on disk."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ S = TypeVar("S", bound=Session)
 def packing(
     bundle: Bundle, options: CompileOptions, cache: WeightsCache[S], packer: Packer
 ) -> Iterator[S | None]:
-    """Open a session for the operators of a bundle; commit it at the end, or abort it.
+    """Open a session for the operators of a bundle; commit it at the end, or abort it on an error.
 
-    Where the bundle lies on disk and `options` say so, blocks come from its file of packed
-    weights. One process at a time packs what is not there, and writes it.
+    Where the bundle is on disk and `options` allow it, blocks come from its file of packed weights.
+    One process at a time packs the missing ones, and writes them.
 
     Args:
         bundle: whose weights are packed.
         options: `CompileOptions.cache` and `cache_dir`.
-        cache: of the process, for packed weights of this backend.
-        packer: what packs them.
+        cache: the process's cache of this backend's packed weights.
+        packer: identifies the packing code.
 
     Raises:
         UsageError: `CompileOptions.cache` is none of its values, or `cache_dir` no path.
@@ -80,11 +80,11 @@ def _offering(cache: WeightsCache[S], file: PackedFile | None) -> Iterator[S]:
 
 
 def _missing(session: Session, file: PackedFile | None) -> bool:
-    """Return whether a file lacks blocks of a session, or has them in a size that nobody needs."""
+    """Return whether a file lacks blocks of a session, or has them in other sizes."""
     known = set() if file is None else {(*item.key, item.size) for item in file.entries}
     return any((e.name, e.seed, e.fingerprint, e.size) not in known for e in named(session))
 
 
 def named(session: Session) -> list[Entry]:
-    """Return the blocks of a session that others can find."""
+    """Return the blocks of a session that have names, so that they can be shared."""
     return [entry for entry in session.entries() if entry.name]

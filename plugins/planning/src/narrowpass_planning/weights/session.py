@@ -1,4 +1,4 @@
-"""One program's use of a weights cache."""
+"""Sessions of a weights cache: the packed blocks that one program holds."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """What a session did.
+    """Cache statistics of a session.
 
     Attributes:
-        hits: operators whose weights were there already, in memory or in a file.
+        hits: operators whose weights were in the cache, in memory or in a file.
         misses: operators whose weights had to be packed.
         packs: blocks that were packed.
     """
@@ -47,22 +47,22 @@ class _Raw:
 
 
 class Session(Uncopied):
-    """One program's use of a cache: open, then committed or aborted, then released.
+    """The blocks of one program: the session is open, then committed or aborted, then released.
 
-    While it is open, weights are packed by `pack_own`; what reads them runs once it is committed.
-    Entries are counted by others only from the commit on. Operators keep their session, so that
-    blocks live as long as what reads them.
+    While it is open, weights are packed by `pack_own`. After the commit, kernels may read the
+    blocks, and other sessions share them. Operators keep their session alive, and with it the
+    blocks.
 
     Args:
         blocks: those of this session.
         mappings: of the cache: files that blocks lie in.
-        turn: what is released when the session is closed.
+        turn: a lock, released when the session is closed.
         data: the named data of a bundle.
 
     Attributes:
         blocks: those of this session.
-        counts: what it did.
-        label: what `sizes` counts the blocks under that are packed or found now.
+        counts: its cache statistics.
+        label: under which `sizes` counts blocks that are packed or found from now on.
     """
 
     _instead = "programs that are compiled again share it"
@@ -89,7 +89,7 @@ class Session(Uncopied):
         self._labels: dict[str, set[str]] = {}
 
     def offer(self, entries: Iterable[Entry], mapping: Any) -> None:
-        """Add blocks that lie in `mapping`, which this session then keeps, to what is found.
+        """Let this session find blocks of a mapped file, which it keeps mapped.
 
         Raises:
             UsageError: the session is not open.
@@ -108,7 +108,7 @@ class Session(Uncopied):
         bias: Weight | None,
         *others: Weight | None,
     ) -> str:
-        """Return the name of what an operator packs, counted under the label; see `packed_name`."""
+        """Return the name of an operator's packed weights, and count it under the label."""
         name = packed_name(what, parameters, kernel, bias, *others)
         if name:
             self._labels.setdefault(self.label, set()).add(name)
@@ -125,15 +125,15 @@ class Session(Uncopied):
         size: int,
         write: Callable[..., None],
     ) -> Any:
-        """Return a block for kernels of the backend; it lies there as long as the session.
+        """Return a block in a layout of the backend's own; it lives as long as the session.
 
         Args:
             what: the kind of kernel.
-            parameters: all that the packed bytes follow from beside the weights and the layout.
-            kernel: what inputs are multiplied with.
-            bias: what is added to accumulators, or None.
-            scales: of accumulators, or None.
-            layout: the version of how bytes lie.
+            parameters: all that determines the packed bytes beside the weights and the layout.
+            kernel: weights of a matmul or convolution.
+            bias: initial values of the accumulators, or None.
+            scales: of the accumulators, or None.
+            layout: version of the packed layout.
             size: bytes of the block.
             write: packs into a block: called with the block and kernel, bias and scales, each as
                 the store's `OpenBlocks.operand` returns it.
@@ -168,11 +168,11 @@ class Session(Uncopied):
         return block
 
     def load_unpacked(self, name: str, weight: Weight | None = None) -> Array:
-        """Compute the elements of a weight, and hold them until `free_unpacked`.
+        """Compute the elements of a weight, and keep them until `free_unpacked`.
 
         Args:
-            name: what it is held as.
-            weight: how it is computed; None for the bundle's data of that name.
+            name: under which they are kept.
+            weight: to compute; None for the bundle's named data.
 
         Raises:
             UsageError: the bundle has no such data.
@@ -185,7 +185,7 @@ class Session(Uncopied):
         return array
 
     def free_unpacked(self, *names: str) -> None:
-        """Let go of the elements of weights, and of what they were made from; all without names."""
+        """Free the elements of weights and of their sources; those of all weights without names."""
         for name in names or list(self._raw.arrays):
             if self._raw.arrays.pop(name, None) is not None:
                 self._raw.sources.pop(name).drop()
@@ -195,9 +195,10 @@ class Session(Uncopied):
             raise UsageError(f"no data {name!r}{suggest(name, self._data)}")
         item = self._data[name]
         drop = getattr(item.tensor, "drop", None)
-        make = item.tensor.checked if isinstance(item.tensor, MappedTensor) else item.tensor.numpy
-        made = Weight(item.shape, item.dtype.numpy(), item.sha256 or "", make)
-        return made if drop is None else dataclasses.replace(made, drop=drop)
+        tensor = item.tensor
+        compute = tensor.checked if isinstance(tensor, MappedTensor) else tensor.numpy
+        weight = Weight(item.shape, item.dtype.numpy(), item.sha256 or "", compute)
+        return weight if drop is None else dataclasses.replace(weight, drop=drop)
 
     @property
     def unpacked_names(self) -> list[str]:
@@ -219,14 +220,14 @@ class Session(Uncopied):
         yield from map(self.blocks.entry, range(len(self.blocks)))
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of the blocks that were packed or found, by the label of that time."""
+        """Return the bytes of the blocks that were packed or found, by label."""
         known: Counter[str] = Counter()
         for entry in self.entries():
             known[entry.name] += entry.size
         return {label: sum(known[name] for name in found) for label, found in self._labels.items()}
 
     def commit(self) -> None:
-        """Close the session: operators may run, and others find its blocks.
+        """Close the session: operators may run, and other sessions share its blocks.
 
         Raises:
             UsageError: the session is not open.
@@ -238,7 +239,7 @@ class Session(Uncopied):
         self._turn.release()
 
     def abort(self) -> None:
-        """Close the session, and leave no trace of it. Its operators must not be used any more.
+        """Close the session, and free its blocks. Its operators must not be used any more.
 
         Raises:
             UsageError: the session is not open.
@@ -250,9 +251,9 @@ class Session(Uncopied):
         self._turn.release()
 
     def release(self) -> None:
-        """Return up the session's blocks; those that nobody else holds are freed.
+        """Release the session's blocks; those that no other session holds are freed.
 
-        No operator of it may be left. A program leaves this to the end of its last operator.
+        No operator of it may be left. A program releases with its last operator.
 
         Raises:
             UsageError: the session is not committed, or was released before.
@@ -272,7 +273,7 @@ class Session(Uncopied):
                 self.abort()
 
     def check_state(self, *states: str) -> None:
-        """Raise `UsageError` unless the session is open, committed or released, as is allowed."""
+        """Raise `UsageError` unless the session is in one of these states."""
         if self._state not in states:
             raise UsageError(
                 f"this session of the weights cache is {self._state}, not {' or '.join(states)}"
@@ -288,7 +289,7 @@ def _end(blocks: OpenBlocks, process: int) -> None:
 def packed_name(
     what: str, parameters: object, kernel: Weight, bias: Weight | None, *others: Weight | None
 ) -> str:
-    """Return the name of what an operator packs; empty where a content has no name."""
+    """Return the content name of an operator's packed weights; empty where one has no name."""
     if any(weight is not None and not weight.identity for weight in (kernel, bias, *others)):
         return ""
     parts = [what, parameters]

@@ -1,4 +1,4 @@
-"""Where the blocks of packed weights are: the protocol, and a store on an allocator's memory."""
+"""Storage of packed blocks: the protocols, and a store in an allocator's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from narrowpass_planning.weights.entry import ALIGNMENT, Entry
 Array = np.ndarray[Any, Any]
 
 OWN_ALGORITHM = 0xFFFFFFFF
-"""`Entry.fingerprint` of blocks that a backend packs itself, of the layout that is their seed."""
+"""`Entry.fingerprint` of blocks in a layout of the backend's own, whose version is the seed."""
 
 UNNAMED = "its content has no name"
 
@@ -46,20 +46,20 @@ class OpenBlocks(Protocol):
         """
 
     def find(self, name: str, layout: int, size: int) -> Any:
-        """Return where the block of this name, layout and size lies; None where there is none.
+        """Return the block of this name, layout and size; None where there is none.
 
-        The session holds it from then on. `name` is empty for a content without a name.
+        The session holds it from then on. `name` is empty for content without a name.
         """
 
     def allocate(self, size: int) -> Any:
-        """Return memory for a block, to be filled and then kept by `keep`.
+        """Return memory for a block, to be packed into and then passed to `keep`.
 
         Raises:
             BackendError: out of memory.
         """
 
     def keep(self, name: str, layout: int, block: Any, size: int) -> None:
-        """Take the block that `allocate` returned last into the session."""
+        """Add the block that `allocate` returned last to the session."""
 
     def operand(self, array: Array | None) -> Any:
         """Return an array as packing functions take it; the caller keeps the array alive."""
@@ -70,7 +70,7 @@ class OpenBlocks(Protocol):
         """Return a block of the session."""
 
     def commit(self) -> None:
-        """Let others find the blocks."""
+        """Share the blocks with other sessions."""
 
     def end(self) -> None:
         """Free the blocks that no other session holds; before a commit, this is an abort."""
@@ -88,7 +88,7 @@ Key = tuple[str, int, int]
 
 @dataclass(eq=False)
 class ArrayStore:
-    """Blocks in numpy arrays: for kernels that are called from Python.
+    """A store of numpy arrays, for kernels that are called from Python.
 
     `OpenBlocks.find` and `allocate` return uint8 arrays, and packing functions get arrays.
     """
@@ -174,7 +174,7 @@ class ArrayBlocks:
         return self._held[index].entry
 
     def commit(self) -> None:
-        """Let others find the blocks."""
+        """Share the blocks with other sessions."""
         with self._lock:
             for block in self._held:
                 if block.entry.name and block.entry.origin != "shared":

@@ -1,4 +1,4 @@
-"""Who may have written a file: what others can write is not used."""
+"""Ownership checks of cache files: files that other users can write are not used."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _ROOT = 0
 
 
 def distrust_file(path: Path, status: os.stat_result) -> str:
-    """Return why a file may hold what somebody else wrote; empty where nobody else can.
+    """Return why another user may have written a file; empty where none can.
 
-    The superuser counts as nobody else: who has that right needs no file.
+    The superuser is trusted: that account needs no cache file to change a process.
     """
     reason = _owner(status)
     if reason:
-        return f"{path} {reason}; delete it, or give another place with cache_dir"
+        return f"{path} {reason}; delete it, or set another folder with cache_dir"
     if status.st_mode & _OTHERS:
         return f"{path} can be written by other users; delete it, or run: chmod go-w {path}"
     return ""
 
 
 def distrust_folder(path: Path) -> str:
-    """Return why others may have put files into a folder; empty where they cannot, or it is absent.
+    """Return why other users may have written to a folder; empty where none can, or it is absent.
 
     Files in a folder with the sticky bit, such as /tmp, are deleted and renamed by their owners
     only: there it is enough to look at the files.
@@ -38,7 +38,7 @@ def distrust_folder(path: Path) -> str:
         return ""
     reason = _owner(status)
     if reason:
-        return f"the folder {path} {reason}; give another place with cache_dir"
+        return f"the folder {path} {reason}; set another folder with cache_dir"
     if status.st_mode & _OTHERS and not status.st_mode & stat.S_ISVTX:
         return f"the folder {path} can be written by other users; run: chmod go-w {path}"
     return ""

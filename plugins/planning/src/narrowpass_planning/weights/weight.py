@@ -1,4 +1,4 @@
-"""Constants as recipes: what they are called, and how their elements are made when needed."""
+"""Lazy constants: a content name, and a recipe that computes the elements when they are needed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """What a weight is stored as: integers, each times a scale.
+    """The quantized storage of a weight, per tensor or per channel.
 
     Attributes:
         integers: of the weight's shape.
-        scale: float32, of one element, or of one for each index of `axis`.
-        zero: what is taken away from the integers first, of the scale's size; None for 0.
-        axis: of the scales, where there are several.
+        scale: float32, one element, or one for each index of `axis`.
+        zero: zero points, of the scale's size; None for 0.
+        axis: the per-channel axis, where there are several scales.
     """
 
     integers: Weight
@@ -37,12 +37,12 @@ class Quantized:
     axis: int
 
     def transpose(self, axes: Sequence[int]) -> Quantized:
-        """Return what the transposed weight is stored as."""
+        """Return the storage of the transposed weight."""
         integers = self.integers.transpose(*axes)
         return dataclasses.replace(self, integers=integers, axis=axes.index(self.axis))
 
     def reshape(self, shape: Sequence[int]) -> Quantized | None:
-        """Return what the weight is stored as in another shape; None where its axis is gone."""
+        """Return the storage of the reshaped weight; None where the channel axis is lost."""
         integers = self.integers.reshape(*shape)
         if self.scale.size == 1:
             return dataclasses.replace(self, integers=integers, axis=0) if shape else None
@@ -57,7 +57,7 @@ class Quantized:
         return None
 
     def times(self, factor: np.float32) -> Quantized:
-        """Return what the weight times a number is stored as."""
+        """Return the storage of the weight times a number."""
         return dataclasses.replace(self, scale=self.scale.times(factor))
 
 
@@ -71,15 +71,18 @@ def _tiled(weight: Weight | None, count: int) -> Weight | None:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """What a matrix of few bits is stored as: integers of which blocks share a scale.
+    """The storage of a block-quantized matrix.
 
     Attributes:
-        integers: [rows, whole blocks], of 4 or 8 bits without a sign.
-        scale: [rows, blocks].
-        zero: what is taken away from the integers first, as scales; None for 0.
-        size: of a block.
-        columns: of the matrix; the last block may have more.
-        bits: of the integers.
+        integers: [rows, columns], of 2, 4 or 8 bits; padding beyond `columns` is allowed up to the
+            end of the last block.
+        scale: [rows, blocks], of any floating-point type.
+        zero: zero points, of the scale's shape, integers or floats; None where all are `common`.
+        size: elements of a block.
+        columns: of the matrix.
+        bits: of an integer: 2, 4 or 8.
+        common: the zero point of all blocks.
+        transposed: whether the weight is the transpose of this matrix.
     """
 
     integers: Weight
@@ -88,58 +91,83 @@ class Blocks:
     size: int
     columns: int
     bits: int
+    common: int = 0
+    transposed: bool = False
+
+    def times(self, factor: np.float32) -> Blocks:
+        """Return what the weight times a number is stored as."""
+        scale = self.scale.cast(np.dtype(np.float32)).times(factor)
+        return dataclasses.replace(self, scale=scale)
 
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A constant that is made when somebody needs its elements.
+    """A constant whose elements are computed when they are needed.
 
     Attributes:
         shape: of the elements.
         dtype: of the elements.
-        identity: names the content: equal identities mean equal elements, shapes and types.
-            Empty where nobody can tell without reading it.
-        make: returns the elements. Where they have a name, they are compared with it.
-        drop: takes what they were made from out of memory, as far as it can be read again.
-        narrow: where this is another weight in a wider type: that weight.
-        moved: where this is another weight with its axes in another order: that weight and the
-            order.
-        quantized: where it is made of integers and scales: these.
-        blocks: where it is made of integers with scales for blocks of each row: these.
-        lying: gives the elements where they lie in a file, not compared with any name; None where
-            they do not lie there as they are.
+        identity: the content name: equal identities mean equal elements, shapes and types. Empty
+            where it is unknown without reading the elements.
+        compute: returns the elements, which are compared with the hash that names them, if any.
+        drop: evicts the sources of the elements from memory, where they can be read again.
+        narrow: the weight that this one is an upcast of; None where it is none.
+        permuted_from: the weight and the axes that this one is a transpose of; None where it is
+            none.
+        quantized: the storage, where this is a dequantized weight.
+        blocks: the storage, where this is a dequantized block-quantized matrix.
+        stored: the dtype of the integers, or of float8, that this is dequantized from; empty for
+            others.
+        unchecked: returns the elements from their file without a comparison with their hash; None
+            where no file has them in this form.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     identity: str
-    make: Callable[[], Array]
+    compute: Callable[[], Array]
     drop: Callable[[], None] = field(default=_nothing)
     narrow: Weight | None = None
-    moved: tuple[Weight, tuple[int, ...]] | None = None
+    permuted_from: tuple[Weight, tuple[int, ...]] | None = None
     quantized: Quantized | None = None
     blocks: Blocks | None = None
-    lying: Callable[[], Array] | None = None
+    unchecked: Callable[[], Array] | None = None
+    stored: str = ""
 
     @classmethod
     def of(cls, array: Array, identity: str = "") -> Weight:
-        """Return a weight that is there already."""
+        """Return a weight of an array."""
         return cls(array.shape, array.dtype, identity, lambda: array)
 
     def array(self) -> Array:
         """Return the elements, dense.
 
         Raises:
-            BackendError: they are of another shape or type than was said.
+            BackendError: their shape or type differs from the weight's.
         """
-        return self._dense(self.make())
+        return self._dense(self.compute())
+
+    def checked(self, check: Callable[[Array], None]) -> Weight:
+        """Return the same constant, of the same identity, whose elements are checked when loaded.
+
+        Args:
+            check: raises for elements that are not supported; called with a dense array.
+        """
+
+        def load() -> Array:
+            array = np.ascontiguousarray(self.compute())
+            check(array)
+            return array
+
+        return dataclasses.replace(self, compute=load)
 
     def view(self) -> Array:
-        """Return the elements where they lie, dense, for who computes with them as they are.
+        """Return the elements, dense, from their file without a copy where possible.
 
-        What is packed under a name takes `array` instead. Raises as that does.
+        They are not compared with their hash; packing under a content name uses `array` instead.
+        Raises as that does.
         """
-        return self._dense((self.lying or self.make)())
+        return self._dense((self.unchecked or self.compute)())
 
     def _dense(self, elements: Array) -> Array:
         array = np.ascontiguousarray(elements).reshape(self.shape)
@@ -164,11 +192,11 @@ class Weight:
         shape: Sequence[int] | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> Weight:
-        """Return what `function` makes of the elements.
+        """Return a weight that applies `function` to the elements.
 
         Args:
-            recipe: names the function; with the identity, that of the result.
-            function: applied when the elements are needed.
+            recipe: a name of the function; with this weight's identity it names the result.
+            function: called when the elements are needed.
             shape: of the result; None for the same.
             dtype: of the result; None for the same.
         """
@@ -176,50 +204,66 @@ class Weight:
             self.shape if shape is None else tuple(shape),
             self.dtype if dtype is None else dtype,
             digest(recipe, self.identity) if self.identity else "",
-            lambda: function(self.make()),
+            lambda: function(self.compute()),
             self.drop,
         )
 
     def cast(self, dtype: np.dtype[Any]) -> Weight:
-        """Return the elements as another type."""
+        """Return the weight cast to another type."""
         if dtype == self.dtype:
             return self
-        made = self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
+        result = self.then(f"cast {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
         if dtype.itemsize > self.dtype.itemsize:
-            return dataclasses.replace(made, narrow=self)
-        return made
+            return dataclasses.replace(
+                result,
+                narrow=self,
+                quantized=self.quantized,
+                blocks=self.blocks,
+                stored=self.stored,
+            )
+        return result
 
     def reshape(self, *shape: int) -> Weight:
-        """Return the elements in another shape of as many."""
+        """Return the reshaped weight."""
         if shape == self.shape:
             return self
-        made = self.then(f"reshape {shape}", lambda array: array.reshape(shape), shape)
+        result = self.then(f"reshape {shape}", lambda array: array.reshape(shape), shape)
         known = None if self.quantized is None else self.quantized.reshape(shape)
-        return dataclasses.replace(made, quantized=known, lying=self.lying)
+        return dataclasses.replace(result, quantized=known, unchecked=self.unchecked)
 
     def transpose(self, *axes: int) -> Weight:
-        """Return the elements with axis ``axes[i]`` in place i."""
+        """Return the transposed weight, whose axis i is axis ``axes[i]`` of this one."""
         if axes == tuple(range(len(self.shape))):
             return self
-        if self.moved is not None:
-            source, before = self.moved
+        if self.permuted_from is not None:
+            source, before = self.permuted_from
             return source.transpose(*(before[axis] for axis in axes))
         shape = [self.shape[axis] for axis in axes]
-        made = self.then(f"transpose {axes}", lambda array: array.transpose(axes), shape)
+        result = self.then(f"transpose {axes}", lambda array: array.transpose(axes), shape)
         known = None if self.quantized is None else self.quantized.transpose(axes)
-        return dataclasses.replace(made, moved=(self, axes), quantized=known)
+        blocks = self.blocks
+        if blocks is not None:
+            blocks = dataclasses.replace(blocks, transposed=not blocks.transposed)
+        return dataclasses.replace(
+            result,
+            permuted_from=(self, axes),
+            quantized=known,
+            blocks=blocks,
+            stored=self.stored,
+        )
 
     def times(self, factor: np.float32) -> Weight:
-        """Return the elements times a number."""
+        """Return the weight times a number."""
         if factor == 1:
             return self
-        made = self.then(f"times {float(factor).hex()}", lambda array: array * factor)
+        result = self.then(f"times {float(factor).hex()}", lambda array: array * factor)
         known = None if self.quantized is None else self.quantized.times(factor)
-        return dataclasses.replace(made, quantized=known)
+        blocks = None if self.blocks is None else self.blocks.times(factor)
+        return dataclasses.replace(result, quantized=known, blocks=blocks, stored=self.stored)
 
 
 def digest(*parts: object) -> str:
-    """Return a name for a list of parts, as hexadecimal digits; equal for equal texts only."""
+    """Return the SHA-256, hexadecimal, of a list of parts; lengths separate their texts."""
     texts = [str(part).encode() for part in parts]
     lengths = ",".join(str(len(text)) for text in texts).encode()
     return hashlib.sha256(lengths + b":" + b"".join(texts)).hexdigest()

@@ -1,4 +1,4 @@
-"""Writing files of a cache folder in one step, and finding what killed writers left there.
+"""Atomic writing of files in a cache folder, and removal of temporary files of killed writers.
 
 A file has no name while it is written, where the file system can do that (``O_TMPFILE``): a process
 that is killed leaves nothing. Elsewhere, and for the moment between a name and its last one, it is
@@ -34,7 +34,7 @@ _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL}
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Return a file to write; it takes the place of `path` where the block ends without an error.
+    """Return a file to write; it replaces `path` atomically if the block ends without an error.
 
     Raises:
         OSError: the file system refuses.
@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _create(folder: int) -> tuple[int, str]:
-    """Open a new file, locked; give it and its name, which is empty where it has none."""
+    """Open a new file, locked; return it and its name, which is empty for an unnamed file."""
     flags = os.O_WRONLY | os.O_CLOEXEC
     if _UNNAMED and os.path.exists("/proc/self/fd"):  # noqa: PTH110  # its name comes from there
         try:
@@ -101,13 +101,13 @@ def _is_at(descriptor: int, folder: int, name: str) -> bool:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return the files that killed writers left in a folder."""
+    """Return the temporary files of killed writers in a folder."""
     old = [path for path in folder.glob(_OLD_PATTERN) if _is_old(path)]
     return sorted([path for path in folder.glob(_PATTERN) if _with_lock(path, _nothing)] + old)
 
 
 def delete_leftovers(folder: Path) -> list[Path]:
-    """Delete the files that killed writers left in a folder, as far as that can be; give them."""
+    """Delete the temporary files of killed writers in a folder; return those deleted."""
     deleted = [path for path in folder.glob(_PATTERN) if _with_lock(path, Path.unlink)]
     for path in folder.glob(_OLD_PATTERN):
         with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ def _nothing(path: Path) -> None:
 
 
 def _with_lock(path: Path, action: Callable[[Path], None]) -> bool:
-    """Do something with a file that no writer has a lock of; give whether it was done."""
+    """Apply an action to a file that no writer has locked; return whether it was applied."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,1 +1,1 @@
-"""Patterns of nodes that are computed as one operation: a module for each family."""
+"""Patterns of nodes that are fused into one operation: a module for each family."""

@@ -1,4 +1,4 @@
-"""Accumulators of integers that become floats, as quantizers at run time write them."""
+"""Pattern of int32 accumulators that are dequantized, as written for dynamic quantization."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KINDS = {"MatMulInteger": "matmul-integer", "ConvInteger": "conv-integer"}
 
 
 def match(cast: ir.Node, facts: Facts, _version: int) -> Group | None:
-    """Match Cast(integers) · (scale · weight's scale) + bias.
+    """Match Cast(accumulators) · (activation scale · weight scale) + bias.
 
     The inputs of the group are those of the integer operator, the scale of the activations, that of
     the weights and the bias; None for what is not there.
@@ -52,7 +52,7 @@ def match(cast: ir.Node, facts: Facts, _version: int) -> Group | None:
 def _scales(
     value: ir.Value, mul: ir.Node, facts: Facts
 ) -> tuple[ir.Value | None, ir.Value | None, list[ir.Node]] | None:
-    """Give the computed scale and the constant one, and the node that multiplies them."""
+    """Return the activation scale, the constant weight scale, and the node that multiplies them."""
     if facts.is_constant(value):
         return None, value, []
     node = producer(value, "Mul")
@@ -72,7 +72,7 @@ def _is_scalar(value: ir.Value, facts: Facts) -> bool:
 
 
 def _columns(node: ir.Node, facts: Facts) -> int | None:
-    """Give the outputs of a constant weight."""
+    """Return the output channels of a constant weight."""
     dims = facts.dims(node.inputs[1]) if facts.is_constant(node.inputs[1]) else None
     if not dims:
         return None
@@ -81,7 +81,7 @@ def _columns(node: ir.Node, facts: Facts) -> int | None:
 
 
 def _fits(value: ir.Value, node: ir.Node, columns: int | None, facts: Facts) -> bool:
-    """Tell whether a constant has one number, or one for each output in its place."""
+    """Return whether a constant is a scalar, or has one element for each output channel."""
     if not facts.is_constant(value) or facts.dtype(value) != ir.DataType.FLOAT:
         return False
     dims, rank = facts.dims(value), facts.rank(node.outputs[0])

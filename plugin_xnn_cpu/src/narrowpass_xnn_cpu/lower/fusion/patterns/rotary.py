@@ -1,8 +1,8 @@
-"""Rotary embedding as exporters write it: x · cosines + turned(x) · sines.
+"""Pattern of rotary embedding, as exporters write it: x · cos + rotate(x) · sin.
 
-``turned`` puts the second half of a row, negated, before the first one, or exchanges neighbours.
-The halves come from Slice or Split. Where only the start of rows is turned, the rest is put behind
-it again.
+``rotate`` concatenates the negated second half of a row and the first half, or exchanges pairs of
+neighbours and negates one. The halves come from Slice or Split. In partial rotary embedding, the
+other elements are concatenated to the result.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower import sizes
-from narrowpass_xnn_cpu.lower.fusion.matching import Group, part, producer
+from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer, slice_of
 
 
 def match(add: ir.Node, facts: Facts, _version: int) -> Group | None:
-    """Match the sum of two products, of a value and of what is turned of it."""
+    """Match x · cos + rotate(x) · sin, from its Add."""
     if len(add.inputs) != 2:
         return None
-    products = [producer(value, "Mul") for value in add.inputs]
-    for straight, crossed in (products, products[::-1]):
+    muls = [producer(value, "Mul") for value in add.inputs]
+    for straight, crossed in (muls, muls[::-1]):
         if straight is None or crossed is None or straight is crossed:
             continue
-        for turned, sines in (tuple(crossed.inputs), tuple(crossed.inputs)[::-1]):
-            found = _turned(turned, facts)
+        for rotated, sines in (tuple(crossed.inputs), tuple(crossed.inputs)[::-1]):
+            found = _match_rotate(rotated, facts)
             if found is None:
                 continue
             x, nodes, interleaved = found
@@ -35,21 +35,23 @@ def match(add: ir.Node, facts: Facts, _version: int) -> Group | None:
                 return None
             attributes = {"interleaved": interleaved}
             inputs = [x, others[0], sines]
-            return _whole(Group("rotary", inputs, [*nodes, add], attributes), facts)
+            return _match_partial(Group("rotary", inputs, [*nodes, add], attributes), facts)
     return None
 
 
 def _fits(x: ir.Value, cosines: ir.Value | None, sines: ir.Value | None, facts: Facts) -> bool:
-    """Tell whether there is a cosine and a sine for each number of a row."""
+    """Return whether there is one cosine and one sine for each element of a row."""
     depth = (facts.dims(x) or (None,))[-1]
     given = [facts.dims(value) for value in (cosines, sines)]
     return isinstance(depth, int) and all(dims and dims[-1] == depth for dims in given)
 
 
-def _turned(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, list[ir.Node], bool] | None:
-    """Give what a value is turned of, the nodes that do it, and whether neighbours change places.
+def _match_rotate(
+    value: ir.Value | None, facts: Facts
+) -> tuple[ir.Value, list[ir.Node], bool] | None:
+    """Match rotate(x): return x, the nodes, and whether it is interleaved (exchanges neighbours).
 
-    The nodes that take rows apart are not among them: others may read what they give.
+    The Slice or Split nodes are not among the nodes: others may read their results.
     """
     outer = producer(value, "Concat", "Reshape")
     joined = (
@@ -64,7 +66,7 @@ def _turned(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, list[ir.Nod
     pieces = list(joined.inputs)
     if outer is not joined:
         spread = [producer(piece, "Unsqueeze", "Reshape") for piece in pieces]
-        if None in spread or not all(_adds_an_axis(node, facts) for node in spread if node):
+        if None in spread or not all(_appends_axis(node, facts) for node in spread if node):
             return None
         nodes = [*(node for node in spread if node is not None), joined, outer]
         pieces = [node.inputs[0] for node in spread if node is not None]
@@ -72,53 +74,53 @@ def _turned(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, list[ir.Nod
     if negated is None:
         return None
     nodes.insert(0, negated)
-    first, second = part(pieces[1], facts), part(negated.inputs[0], facts)
+    first, second = slice_of(pieces[1], facts), slice_of(negated.inputs[0], facts)
     if first is None or second is None or first.whole is not second.whole:
         return None
     depth, half = first.depth, first.depth // 2
     if depth % 2:
         return None
     if outer is joined:
-        halves = first.is_from(0, half, 1) and second.is_from(half, depth, 1)
+        halves = first.covers(0, half, 1) and second.covers(half, depth, 1)
         return (first.whole, nodes, False) if halves else None
     given = sizes.dimensions(first.whole, facts)
-    if given is None or not sizes.keeps(outer, given[:-1], [depth], facts):
+    if given is None or not sizes.keeps_leading(outer, given[:-1], [depth], facts):
         return None
-    others = first.is_from(0, depth, 2) and second.is_from(1, depth, 2)
+    others = first.covers(0, depth, 2) and second.covers(1, depth, 2)
     return (first.whole, nodes, True) if others else None
 
 
-def _adds_an_axis(node: ir.Node, facts: Facts) -> bool:
-    """Tell whether a node gives its input a last axis of size 1."""
+def _appends_axis(node: ir.Node, facts: Facts) -> bool:
+    """Return whether a node appends an axis of size 1."""
     before = sizes.dimensions(node.inputs[0], facts)
     after = facts.dims(node.outputs[0])
     if before is None or after is None or len(after) != len(before) + 1 or after[-1] != 1:
         return False
     if node.op_type == "Reshape":
-        return sizes.keeps(node, before, [1], facts)
+        return sizes.keeps_leading(node, before, [1], facts)
     return after[-2] == before[-1] != 1
 
 
-def _whole(group: Group, facts: Facts) -> Group:
-    """Take in the Concat that puts behind what is turned what is not."""
+def _match_partial(group: Group, facts: Facts) -> Group:
+    """Fuse the Concat of the other elements, in partial rotary embedding."""
     output = group.nodes[-1].outputs[0]
     join = facts.only_user(output)
-    x = part(group.inputs[0], facts)
+    x = slice_of(group.inputs[0], facts)
     if join is None or x is None or join.op_type != "Concat" or join.domain:
         return group
-    rest = part(join.inputs[1], facts) if len(join.inputs) == 2 else None
-    turned = (facts.dims(group.inputs[0]) or (0,))[-1]
+    rest = slice_of(join.inputs[1], facts) if len(join.inputs) == 2 else None
+    rotated = (facts.dims(group.inputs[0]) or (0,))[-1]
     rank = facts.rank(join.outputs[0]) or 0
     fits = (
         rest is not None
         and join.inputs[0] is output
         and join.attributes.get_int("axis", 0) in (-1, rank - 1)
         and rest.whole is x.whole
-        and isinstance(turned, int)
-        and x.is_from(0, turned, 1)
-        and rest.is_from(turned, x.depth, 1)
+        and isinstance(rotated, int)
+        and x.covers(0, rotated, 1)
+        and rest.covers(rotated, x.depth, 1)
     )
     if not fits:
         return group
-    attributes = {**group.attributes, "rotated": turned}
+    attributes = {**group.attributes, "rotated": rotated}
     return Group("rotary", [x.whole, *group.inputs[1:]], [*group.nodes, join], attributes)

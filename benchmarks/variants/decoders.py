@@ -1,0 +1,238 @@
+"""The forms in which decoders are compared, and the tools that write them."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from variants import bytes_of_weights
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of the forms of a decoder.
+
+    Attributes:
+        model: the ONNX file of a phase.
+        size: the name of its sizes, in ``decoder.SIZES``.
+        feeds: what it is timed with.
+    """
+
+    model: Path
+    size: str
+    feeds: dict[str, np.ndarray[Any, Any]]
+
+
+Builder = Callable[[Source, Path], None]
+
+
+def _bundle(pipeline: str) -> Builder:
+    def build(source: Source, target: Path) -> None:
+        import narrowpass
+
+        narrowpass.build(str(source.model), pipeline, out=str(target), target="xnn-cpu")
+
+    return build
+
+
+def _executorch(*, dynamic: bool) -> Builder:
+    def build(source: Source, target: Path) -> None:
+        from variants import executorch_decoder
+
+        executorch_decoder.lower(source.model, source.size, source.feeds, target, dynamic=dynamic)
+
+    return build
+
+
+def _dynamic(source: Source, target: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    kind = QuantType.QInt8
+    quantize_dynamic(
+        source.model, target, weight_type=kind, per_channel=True, use_external_data_format=True
+    )
+
+
+def _blocks(bits: int) -> Builder:
+    def build(source: Source, target: Path) -> None:
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+        quantizer = MatMulNBitsQuantizer(
+            onnx.load(source.model), bits=bits, block_size=128, is_symmetric=True, accuracy_level=4
+        )
+        quantizer.process()
+        quantizer.model.save_model_to_file(str(target), use_external_data_format=True)
+
+    return build
+
+
+def _nncf(source: Source, target: Path) -> None:
+    import nncf
+    import openvino
+
+    built = nncf.compress_weights(
+        openvino.convert_model(source.model), mode=nncf.CompressWeightsMode.INT8_SYM
+    )
+    openvino.save_model(built, target, compress_to_fp16=False)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of a decoder.
+
+    Attributes:
+        name: what the tables call it.
+        precision: what it narrows to, as in ``fast_path.py``.
+        ending: what follows the phase in the name of its file; empty for the model itself.
+            ``{rows}`` and ``{total}`` are the sizes of the mask, for files that are for them alone.
+        width: bytes that a weight takes.
+        rival: narrowpass's form that it is compared with.
+        build: writes the file.
+    """
+
+    name: str
+    precision: str
+    ending: str
+    width: float
+    rival: str
+    build: Builder | None = None
+
+    @property
+    def runtime(self) -> str:
+        """What runs it."""
+        return self.name.partition(" ")[0]
+
+    def path(self, source: Source) -> Path:
+        """Where its file is."""
+        if not self.ending:
+            return source.model
+        rows, total = source.feeds["mask"].shape
+        ending = self.ending.format(rows=rows, total=total)
+        return source.model.with_name(source.model.stem + ending)
+
+    def stored(self, source: Source) -> int:
+        """Return the bytes of the file that its weights are in; 0 if there is none."""
+        path = self.path(source)
+        beside = path.with_name(path.name + ".data")
+        if path == source.model:
+            beside = path.with_name("weights.bin")
+        return bytes_of_weights(beside if beside.exists() else path) if path.exists() else 0
+
+
+FORMS = (
+    Form("narrowpass fp32", "float32", "-fp32.narrow", 4, "narrowpass fp32", _bundle("fold")),
+    Form("onnxruntime fp32", "float32", "", 4, "narrowpass fp32"),
+    Form("openvino fp32", "float32", "", 4, "narrowpass fp32"),
+    Form(
+        "executorch fp32",
+        "float32",
+        "-{rows}-{total}-fp32.pte",
+        4,
+        "narrowpass fp32",
+        _executorch(dynamic=False),
+    ),
+    Form(
+        "narrowpass bf16",
+        "bfloat16",
+        "-bf16.narrow",
+        2,
+        "narrowpass bf16",
+        _bundle("fold,fp16{dtype=bfloat16}"),
+    ),
+    Form(
+        "narrowpass fp16 weights",
+        "bfloat16",
+        "-fp16.narrow",
+        2,
+        "narrowpass fp16 weights",
+        _bundle("fold,store-weights{dtype=float16}"),
+    ),
+    Form("openvino-default", "bfloat16", "", 4, "narrowpass bf16"),
+    Form(
+        "narrowpass int8 weights",
+        "int8",
+        "-weights.narrow",
+        1,
+        "narrowpass int8 weights",
+        _bundle("fold,int8-sym{mode=weight-only}"),
+    ),
+    Form(
+        "narrowpass int8 dynamic",
+        "int8",
+        "-dynamic.narrow",
+        1,
+        "narrowpass int8 dynamic",
+        _bundle("fold,int8-sym{mode=dynamic}"),
+    ),
+    # As ExecuTorch has it: lookup tables stay float, embeddings above all.
+    Form(
+        "narrowpass float table",
+        "int8",
+        "-float-table.narrow",
+        1,
+        "narrowpass float table",
+        _bundle("fold,int8-sym{mode=dynamic,red=[op:Gather]}"),
+    ),
+    Form("onnxruntime dynamic", "int8", "-dynamic.onnx", 1, "narrowpass int8 dynamic", _dynamic),
+    Form(
+        "onnxruntime 8 bits",
+        "int8",
+        "-8bits.onnx",
+        1 + 4 / 128,
+        "narrowpass int8 weights",
+        _blocks(8),
+    ),
+    Form(
+        "onnxruntime 4 bits",
+        "int8",
+        "-4bits.onnx",
+        0.5 + 4 / 128,
+        "narrowpass int8 weights",
+        _blocks(4),
+    ),
+    Form("openvino nncf", "int8", "-nncf.xml", 1, "narrowpass int8 weights", _nncf),
+    Form(
+        "executorch dynamic",
+        "int8",
+        "-{rows}-{total}-dynamic.pte",
+        1,
+        "narrowpass float table",
+        _executorch(dynamic=True),
+    ),
+)
+
+
+def prepared(form: Form, source: Source) -> str:
+    """Write a form in a process of its own, if it is not there; return why there is none, if so."""
+    path = form.path(source)
+    if form.build is None or path.exists():
+        return ""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_write, args=(form.name, source, path, theirs))
+    process.start()
+    theirs.close()
+    try:
+        failure: str = ours.recv()
+    except EOFError:
+        failure = "its process was killed"
+    process.join()
+    return failure
+
+
+def _write(name: str, source: Source, path: Path, pipe: Any) -> None:
+    (form,) = [form for form in FORMS if form.name == name]
+    logging.disable()
+    try:
+        if form.build is not None:
+            form.build(source, path)
+        pipe.send("")
+    except Exception as error:  # noqa: BLE001 - the table shows what a tool cannot do
+        pipe.send(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")

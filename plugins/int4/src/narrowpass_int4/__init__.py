@@ -1,0 +1,24 @@
+"""4-bit weights: the pass ``int4``.
+
+This is the plugin's entry module. It imports neither onnx nor numpy; what does the work is imported
+when the hook is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narrowpass import hookimpl
+
+if TYPE_CHECKING:
+    from narrowpass import Pass
+
+__all__ = ["narrowpass_passes"]
+
+
+@hookimpl
+def narrowpass_passes() -> list[type[Pass]]:
+    """Register the pass ``int4``."""
+    from narrowpass_int4.int4 import Int4
+
+    return [Int4]

@@ -1,0 +1,1 @@
+"""What models compute on calibration data: activations of layers, segment by segment."""

@@ -1,0 +1,1 @@
+"""How integers, scales and zero points are chosen."""

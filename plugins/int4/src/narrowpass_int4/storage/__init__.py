@@ -1,0 +1,1 @@
+"""Quantized weights in memory, in temporary files, and in models."""

@@ -1,0 +1,188 @@
+"""What the methods minimize: against numpy by hand, and against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from narrowpass_int4.grid import Grid
+from narrowpass_int4.layers import choice, output_powers, to_blocks
+from narrowpass_int4.methods.awq import lost_outputs, search_factors
+from narrowpass_int4.methods.gptq import gptq
+from narrowpass_int4.methods.hqq import half_quadratic, norm_error
+from narrowpass_int4.methods.search import least_squares, round_to_nearest, squared_error
+
+pytestmark = pytest.mark.once
+
+QUICK = settings(max_examples=25, deadline=None)
+FLOAT = np.dtype(np.float32)
+GRIDS = [Grid(4, True, FLOAT), Grid(4, False, FLOAT), Grid(8, True, FLOAT)]
+FRACTIONS = Grid(4, False, FLOAT, float_zeros=True)
+
+
+def _weights(seed, scale, shift, outlier):
+    rng = np.random.default_rng(seed)
+    found = rng.standard_normal((6, 3, 32)) + shift
+    if outlier:
+        found[:, :, 0] *= 20
+    found[0] = 0
+    return (found * scale).astype(np.float32)
+
+
+weights = st.builds(
+    _weights,
+    st.integers(0, 1000),
+    st.sampled_from([1e-30, 1e-3, 1.0, 1e6]),
+    st.sampled_from([0.0, 1.0, -5.0]),
+    st.booleans(),
+)
+
+
+@QUICK
+@given(blocks=weights)
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_round_to_nearest_by_hand(grid, blocks):
+    scale, zero = round_to_nearest(blocks, grid)
+    wide = blocks.astype(np.float64)
+    if grid.symmetric and grid.bits == 4:
+        place = np.abs(wide).argmax(-1)[..., None]
+        right = np.take_along_axis(wide, place, -1)[..., 0] / -8
+        np.testing.assert_allclose(np.abs(scale[1:]), np.abs(right[1:]), rtol=1e-6)
+        # The largest magnitude is exact, whatever its sign.
+        got = np.take_along_axis(grid.round_trip(blocks, scale, zero), place, -1)[..., 0]
+        np.testing.assert_allclose(got[1:], right[1:] * -8, rtol=1e-6)
+    elif grid.symmetric:
+        np.testing.assert_allclose(scale[1:], np.abs(wide).max(-1)[1:] / 127, rtol=1e-6)
+    else:
+        low, high = np.minimum(wide.min(-1), 0), np.maximum(wide.max(-1), 0)
+        np.testing.assert_allclose(scale[1:], (high - low)[1:] / 15, rtol=1e-6)
+        assert ((zero >= 0) & (zero <= 15) & (zero == np.rint(zero))).all()
+    integers = grid.quantize(blocks, scale, zero)
+    assert integers.min() >= grid.low
+    assert integers.max() <= grid.high
+    assert (grid.round_trip(blocks, scale, zero)[0] == 0).all()  # a block of zeros stays zeros
+    error = np.abs(grid.round_trip(blocks, scale, zero) - blocks)
+    limit = 1.0001 if grid.symmetric and grid.bits == 4 else 0.5001
+    if not grid.symmetric:
+        limit = 1.0001  # the zero point is rounded, too
+    assert (error <= limit * np.abs(scale)[..., None]).all()
+
+
+@QUICK
+@given(blocks=weights, seed=st.integers(0, 100), weighted=st.booleans())
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_least_squares_is_no_worse_than_rounding(grid, blocks, seed, weighted):
+    importance = None
+    if weighted:
+        importance = np.random.default_rng(seed).random((3, 32), np.float32) + 1e-3
+    found = least_squares(blocks, grid, importance)
+    errors = [
+        squared_error(blocks, grid, *each, importance)
+        for each in (found, round_to_nearest(blocks, grid))
+    ]
+    assert (errors[0] <= errors[1]).all()
+
+
+def test_least_squares_clips_an_outlier():
+    rng = np.random.default_rng(3)
+    blocks = rng.standard_normal((200, 1, 32)).astype(np.float32)
+    blocks[:, :, 5] = 6
+    for grid in GRIDS[:2]:
+        got = squared_error(blocks, grid, *least_squares(blocks, grid), None).mean()
+        plain = squared_error(blocks, grid, *round_to_nearest(blocks, grid), None).mean()
+        assert got < 0.95 * plain
+
+
+@QUICK
+@given(blocks=weights)
+@pytest.mark.parametrize("grid", [*GRIDS[:2], FRACTIONS], ids=str)
+def test_half_quadratic_is_no_worse_in_its_norm(grid, blocks):
+    got = norm_error(blocks, grid, *half_quadratic(blocks, grid))
+    plain = norm_error(blocks, grid, *round_to_nearest(blocks, grid))
+    assert (got <= plain).all()
+
+
+@pytest.mark.parametrize("grid", [GRIDS[0], FRACTIONS], ids=str)
+def test_half_quadratic_helps_with_outliers(grid):
+    rng = np.random.default_rng(4)
+    blocks = (rng.standard_normal((300, 2, 64)) + 1).astype(np.float32)
+    blocks[:, :, 0] *= 8
+    got = norm_error(blocks, grid, *half_quadratic(blocks, grid)).mean()
+    plain = norm_error(blocks, grid, *round_to_nearest(blocks, grid)).mean()
+    assert got < plain
+
+
+def test_fractions_represent_affine_blocks_exactly():
+    """Weights d · q + m, as llama.cpp's Q4_1 has them, are on the grid of float zero points."""
+    rng = np.random.default_rng(5)
+    q = rng.integers(0, 16, (40, 2, 32))
+    q[..., 0], q[..., 1] = 0, 15
+    blocks = (0.125 * q - 0.8125).astype(np.float32)
+    found = half_quadratic(blocks, FRACTIONS)
+    np.testing.assert_allclose(FRACTIONS.round_trip(blocks, *found), blocks, atol=1e-6)
+
+
+def correlated(rows, inner, seed=0):
+    """Return weights [rows, K], and X · Xᵀ of columns that depend on few numbers."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((4 * inner, inner // 4)) @ rng.standard_normal((inner // 4, inner))
+    x = x + 0.3 * rng.standard_normal(x.shape)
+    x[:, : inner // 8] *= 6
+    return rng.standard_normal((rows, inner)).astype(np.float32), x.T @ x
+
+
+def lost(choose, rows, hessian, grid, block):
+    integers, scale, zero = choose(rows, 0)
+    assert integers.min() >= grid.low
+    assert integers.max() <= grid.high
+    assert (integers == np.rint(integers)).all()
+    values = grid.dequantize(to_blocks(integers, block), scale, zero)
+    return output_powers(values.reshape(len(rows), -1)[:, : rows.shape[1]] - rows, hessian)
+
+
+@pytest.mark.parametrize("grid", GRIDS[:2], ids=str)
+@pytest.mark.parametrize(("inner", "block"), [(96, 32), (100, 16), (160, 160)])
+def test_gptq_loses_less_on_correlated_data(grid, inner, block):
+    rows, hessian = correlated(24, inner)
+    got = lost(gptq(hessian, grid, block), rows, hessian, grid, block)
+    for method in ("rtn", "mse"):
+        plain = lost(choice(method, grid, block), rows, hessian, grid, block)
+        assert (got <= plain * 1.0001).all() or method == "mse"
+        assert got.sum() < 0.7 * plain.sum()
+
+
+def test_gptq_of_a_diagonal_hessian_is_rounding():
+    """Without correlation nothing is compensated: columns keep their nearest integers."""
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((8, 64)).astype(np.float32)
+    grid = GRIDS[0]
+    integers, scale, zero = gptq(np.eye(64), grid, 32)(rows, 0)
+    right = grid.quantize(to_blocks(rows, 32), scale, zero).reshape(8, 64)
+    np.testing.assert_array_equal(integers, right)
+
+
+def test_gptq_with_channels_that_are_never_used():
+    rows, hessian = correlated(8, 64)
+    hessian[:, 7] = hessian[7] = 0
+    got = lost(gptq(hessian, GRIDS[0], 32), rows, hessian, GRIDS[0], 32)
+    assert np.isfinite(got).all()
+    # And with no data at all but zeros.
+    zeros = np.zeros((64, 64))
+    assert (lost(gptq(zeros, GRIDS[0], 32), rows, zeros, GRIDS[0], 32) == 0).all()
+
+
+def test_awq_scales_channels_with_large_activations():
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((500, 64))
+    x[:, :4] *= 30
+    rows = rng.standard_normal((32, 64)).astype(np.float32)
+    hessian, magnitude = x.T @ x, np.abs(x).mean(0)
+    factors = search_factors([rows], hessian, magnitude, GRIDS[0], 32)
+    assert factors is not None
+    assert factors[:4].min() > factors[4:].max()
+    plain = lost_outputs([rows], hessian, GRIDS[0], 32, None)
+    assert lost_outputs([rows], hessian, GRIDS[0], 32, factors) < 0.6 * plain
+    # All alike: there is nothing to gain.
+    assert search_factors([rows], np.eye(64), np.ones(64), GRIDS[0], 32) is None

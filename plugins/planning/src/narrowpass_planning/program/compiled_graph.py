@@ -1,0 +1,209 @@
+"""A compiled graph: partitions and host units in order, and their execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from narrowpass_planning.graph.constants import derive_constants
+from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.host.control_flow import ControlFlow
+from narrowpass_planning.host.nodes import HostUnit
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.partitioner.assign import assign
+from narrowpass_planning.partitioner.schedule import schedule
+from narrowpass_planning.plan.bound import BoundPartition
+from narrowpass_planning.plan.executor import Pool
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.prepared import PreparedRun
+from narrowpass_planning.plan.shapes import Shapes
+from narrowpass_planning.plan.step import Times
+from narrowpass_planning.program.context import CompileContext
+from narrowpass_planning.program.explain import plans_of_units, plans_of_weights
+from narrowpass_planning.program.units import compile_units
+
+Array = np.ndarray[Any, Any]
+
+
+class CompiledGraph:
+    """A compiled graph, for one choice of the branches that depend on shapes.
+
+    Args:
+        name: the method's.
+        model: with types and shapes inferred; not changed, and not needed afterwards.
+        kept: names of values to keep readable.
+        observed: names of values that meters read in place.
+        overridden: inputs that are fed in each run although they have defaults.
+        context: of the program.
+
+    Attributes:
+        plans: what runs each node.
+        meters: steps that measure values in place, by the value's name.
+        alone: whether it is one partition and nothing else.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: ir.Model,
+        kept: Sequence[str],
+        observed: Sequence[str],
+        overridden: frozenset[str],
+        context: CompileContext,
+    ) -> None:
+        graph, lowering = model.graph, context.lowering
+        identities = None if context.session is None else context.identities
+        facts = Facts(graph, kept, overridden, identities, observed)
+        version = _version(model)
+        derive_constants(graph, facts, version)
+        assigned = assign(lowering.operations(graph, facts, model, version), facts, lowering.reason)
+        units = schedule(assigned)
+        self._units = compile_units(name, units, facts, model, context)
+        needed = {name for unit in self._units for name in unit.reads}
+        self.meters = {
+            value: meter
+            for partition in self.partitions
+            for value, meter in lowering.meters(partition).items()
+        }
+        self._constants = _Constants(facts, needed | facts.needed)
+        self.plans = (
+            *plans_of_units(name, units, self._units, lowering),
+            *plans_of_weights(name, assigned, lowering),
+        )
+        self._fresh = frozenset(
+            output for unit in self._units if isinstance(unit, Partition) for output in unit.outputs
+        )
+        self._flow = [
+            item
+            for unit in self._units
+            if isinstance(unit, HostUnit)
+            for item in unit.items
+            if isinstance(item, ControlFlow)
+        ]
+        self._shapes = Shapes(self._constants)
+        self.alone = len(self.partitions) == 1 and all(
+            isinstance(unit, Partition) or not unit.computes for unit in self._units
+        )
+
+    @property
+    def fresh(self) -> Set[str]:
+        """Names of the values that the last run allocated: they alias no others."""
+        if not self._flow:
+            return self._fresh
+        return self._fresh.union(*(item.fresh for item in self._flow))
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The native partitions, in order."""
+        return [unit for unit in self._units if isinstance(unit, Partition)]
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        pool: Pool,
+        out: Mapping[str, Array],
+        times: Times | None = None,
+    ) -> dict[str, Any]:
+        """Run it; see `Method.run`. Who calls has entered the workspace.
+
+        Raises:
+            WrongBranchError: it was compiled for another branch.
+        """
+        shapes = self._shapes
+        known = shapes.shapes
+        values: dict[str, Any] = dict(feeds)
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray):
+                known[name] = value.shape
+        for unit in self._units:
+            unit.run(values, shapes, pool, out, times)
+        return {name: values[name] if name in values else self._read(name) for name in wanted}
+
+    def prepare(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        workspace: Workspace,
+        pool: Pool,
+    ) -> PreparedRun | None:
+        """Return a run for further feeds of the types and shapes of these, which have just run.
+
+        Returns:
+            None where more than one partition runs, or outputs are copies of feeds.
+        """
+        if not self.alone:
+            return None
+        (partition,) = self.partitions
+        bound = partition.bound
+        copied = None if bound is None else bound.copied()
+        others = [name for name in wanted if name not in partition.outputs]
+        if bound is None or copied is None or any(name in feeds for name in others):
+            return None
+        copied += [(name, self._read(name)) for name in others]  # they follow from shapes
+        return PreparedRun(partition, bound, copied, wanted, feeds, workspace, pool)
+
+    def bind(
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], pool: Pool
+    ) -> tuple[BoundPartition, dict[str, Array | str]] | None:
+        """Return the partition bound to the shapes of feeds, where there is nothing else to run.
+
+        Returns:
+            The partition, and the outputs that it does not compute: constants, or names of inputs.
+            None where more runs.
+
+        Raises:
+            WrongBranchError: the graph was compiled for another branch.
+        """
+        if not self.alone:
+            return None
+        shapes = self._shapes
+        for name, value in feeds.items():
+            shapes.shapes[name] = value.shape
+        computed: set[str] = set()
+        bound = None
+        for unit in self._units:
+            if isinstance(unit, Partition):
+                bound = unit.bind(feeds, shapes, pool)
+                computed = set(unit.outputs)
+            else:
+                unit.run({}, shapes, pool, {}, None)
+        if bound is None:
+            return None
+        names = [name for name in wanted if name not in computed]
+        return bound, {name: name if name in feeds else self._read(name) for name in names}
+
+    def _read(self, name: str) -> Any:
+        found = self._shapes.values.get(name)
+        return self._constants[name] if found is None else found
+
+
+class _Constants(Mapping[str, Array]):
+    """Constants by name, computed on the first access; only those that a run reads."""
+
+    def __init__(self, facts: Facts, names: Iterable[str]) -> None:
+        known = facts.constants()
+        self._weights = {name: facts.stored(known[name]) for name in names if name in known}
+        self._arrays: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = self._weights[name].view()
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def _version(model: ir.Model) -> Callable[[ir.Node], int]:
+    def version(node: ir.Node) -> int:
+        return node.version or model.opset_imports.get(node.domain, 1)
+
+    return version
