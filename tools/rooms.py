@@ -118,6 +118,27 @@ def upward(found: dict[tuple[str, str], str]) -> list[str]:
     return [text for (one, other), text in sorted(found.items()) if tops[one] >= tops[other]]
 
 
+def imports() -> dict[str, set[str]]:
+    """Return the modules that each module imports, those for types included."""
+    known = modules()
+    return {
+        module: {name for name in imported(file, known) if name in known and name != module}
+        for module, file in known.items()
+    }
+
+
+def in_cycles(edges: dict[str, set[str]]) -> list[str]:
+    """Return the nodes of a graph that lie on a cycle, or on a path between two; sorted."""
+    left = edges
+    while left:
+        read: set[str] = set().union(*left.values())
+        outside = {node for node, after in left.items() if not after or node not in read}
+        if not outside:
+            break
+        left = {node: after - outside for node, after in left.items() if node not in outside}
+    return sorted(left)
+
+
 def reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return the edges of an acyclic graph that do not follow from others."""
     after = {one: {b for a, b in edges if a == one} for one, _ in edges}

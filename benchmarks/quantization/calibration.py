@@ -115,7 +115,7 @@ def run_ours(model: ir.Model, samples: Samples, name: str, *, fused: bool) -> No
     from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
     names, backend = observed(model, fused=fused), XnnCpuBackend()
-    backend.supports(model.graph[0], narrowpass.Context())  # imports what compiling needs
+    backend.supports(model.graph[0])  # imports what compiling needs
     with measured():
         calibrate(model, names, samples, backend, name, symmetric=False)
 

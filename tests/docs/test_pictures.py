@@ -29,6 +29,15 @@ def test_the_picture_of_the_folders_follows_from_imports():
     assert rooms.FILE.read_text("utf-8") == rooms.draw(), "run python tools/rooms.py"
 
 
+def test_no_module_imports_itself_through_others():
+    """Imports inside functions, and those for types, count too."""
+    import rooms
+
+    assert rooms.in_cycles(rooms.imports()) == []
+    edges = {"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": set(), "e": {"a"}}
+    assert rooms.in_cycles(edges) == ["b", "c"]
+
+
 def test_every_package_has_a_room():
     import rooms
 

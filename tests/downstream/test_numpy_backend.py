@@ -222,7 +222,7 @@ def test_quantization_gain_and_classifier(model):
     assert spec.per_token.operators == {"MatMul"}
     nodes = {node.name: node for node in model.graph}
     proposal = NodeQuantization((Parameters(0.1, 0),), Parameters(0.1, 0))
-    answer = backend.supports_quantized(nodes["conv"], proposal, None)
+    answer = backend.supports_quantized(nodes["conv"], proposal)
     assert isinstance(answer, Reject)
     assert "int8 Conv" in answer.reason
     assert backend.gain(nodes["flat"], OpDtypes("float16", "float32")) == 0

@@ -57,7 +57,7 @@ class Tuned(Backend):
 
     fast: bool = True
 
-    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+    def supports(self, node: ir.Node) -> Accept | Reject:
         return Reject(f"no kernel for {node.op_type}")
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:

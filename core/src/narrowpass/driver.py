@@ -71,7 +71,8 @@ def build(
         out: where the result goes: a name that ends in ``.onnx`` for one ordinary ONNX file (one
             method only), anything else for a bundle folder; None to write nothing. It must not
             be one of the files that are read.
-        target: the backend that the bundle is for, with its options; None for the default one.
+        target: the backend that the bundle is for, with its options; None for the default one. A
+            `Backend` need not be available on this machine.
         calibration: samples for passes that need data: an iterable of feeds, a function that
             returns one, or what `Samples.parse` reads.
         instruments: called for each pass.
@@ -87,7 +88,7 @@ def build(
         InputError: a model or data that cannot be used, or a result that cannot be written.
     """
     registry = registry_for(_plugins(plugins))
-    backend = registry.backend(target)
+    backend = registry.backend(target, must_run=target is None or isinstance(target, str))
     out = None if out is None else path_of(out, "`out`")
     verify = flag_of(verify, "`verify`")
     watching = _instruments(instruments)

@@ -349,7 +349,7 @@ def test_a_backend_whose_availability_is_no_text(entry_point):
 
 QUESTIONS = {
     "default_pipeline": lambda backend: backend.default_pipeline(()),
-    "supports": lambda backend: backend.supports(ir.node("Relu", []), Context()),
+    "supports": lambda backend: backend.supports(ir.node("Relu", [])),
     "quantization_spec": lambda backend: backend.quantization_spec(),
     "gain": lambda backend: backend.gain(ir.node("Relu", []), OpDtypes("float32", "float16")),
     "compile": lambda backend: compile_bundle(
@@ -389,7 +389,7 @@ def test_a_backend_without_compile_is_still_abstract():
     class Half(Backend):
         name = "half"
 
-        def supports(self, node, ctx):
+        def supports(self, node):
             return Accept()
 
     with pytest.raises(TypeError, match="compile"):

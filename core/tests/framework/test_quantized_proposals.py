@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from narrowpass import Accept, Context, Reject
+from narrowpass import Accept, Reject
 from narrowpass.errors import AttributesError
 from narrowpass.ir.attributes import check_attributes
 from narrowpass.runtime.quantization import (
@@ -38,7 +38,7 @@ class Limited(ReferenceBackend):
 def ask(node, *inputs, output=ONE, **more):
     backend = Limited()
     proposal = NodeQuantization(inputs or (ONE,), output, **more)
-    return backend.supports_quantized(node, proposal, Context(target=backend))
+    return backend.supports_quantized(node, proposal)
 
 
 def node(op_type, domain="", **attributes):

@@ -187,7 +187,7 @@ def test_a_target_that_is_not_available():
         def available(self):
             return "there is none"
 
-        def supports(self, node, ctx):
+        def supports(self, node):
             raise AssertionError
 
         def compile(self, bundle, options):

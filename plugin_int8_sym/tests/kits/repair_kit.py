@@ -93,7 +93,7 @@ class Limited(Backend):
     name = "limited"
     limits: QuantizationSpec
 
-    def supports(self, node: ir.Node, ctx: Context) -> Accept:
+    def supports(self, node: ir.Node) -> Accept:
         return Accept()
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:

@@ -28,7 +28,7 @@ class Target(Backend):
             weights=IntegerRange("int8", low, 127), weight_zero_points=zero_points
         )
 
-    def supports(self, node: ir.Node, ctx: Context) -> Any:
+    def supports(self, node: ir.Node) -> Any:
         """Nobody asks."""
         raise NotImplementedError
 

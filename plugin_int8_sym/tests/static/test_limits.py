@@ -249,11 +249,11 @@ def test_a_target_that_wants_other_integers(spec):
 class Particular(Limited):
     """A backend that rejects one proposed node for a reason of its own."""
 
-    def supports_quantized(self, node, quantization, ctx):
+    def supports_quantized(self, node, quantization):
         assert quantization.weight_scales is not None or node.op_type != "Conv"
         if node.outputs[0].name == "b":
             return Reject("its kernel takes 8 channels")
-        return super().supports_quantized(node, quantization, ctx)
+        return super().supports_quantized(node, quantization)
 
 
 def test_a_proposal_that_the_target_rejects_stays_float_with_its_reason(caplog):

@@ -11,7 +11,7 @@ from narrowpass import Accept, Backend, CompileOptions, Program, Reject
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from narrowpass import Context, OpClassifier, OpDtypes
+    from narrowpass import OpClassifier, OpDtypes
     from narrowpass.bundle import Bundle
     from narrowpass.runtime.quantization import QuantizationSpec
 
@@ -61,7 +61,7 @@ class XnnCpuBackend(Backend):
         wanted = {"fold": "fold", "repair-quantized": "repair-quantized{dynamic=keep}"}
         return ",".join(text for name, text in wanted.items() if name in passes)
 
-    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+    def supports(self, node: ir.Node) -> Accept | Reject:
         """Accept a node that has a native kernel for the types and shapes of its values."""
         from narrowpass_planning.program.support import supports
         from narrowpass_xnn_cpu.lowering import XnnLowering
@@ -102,7 +102,9 @@ class XnnCpuBackend(Backend):
         """Return the lowered plan of each method after a stage, as text."""
         from narrowpass_xnn_cpu.stages import plans
 
-        return "".join(plan.text() for plan in plans(bundle, stage, options, self))
+        return "".join(
+            plan.text() for plan in plans(bundle, stage, options, winograd=self.winograd)
+        )
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.
@@ -113,4 +115,10 @@ class XnnCpuBackend(Backend):
         """
         from narrowpass_xnn_cpu.program import XnnProgram
 
-        return XnnProgram(bundle, options, self)
+        return XnnProgram(
+            bundle,
+            options,
+            winograd=self.winograd,
+            spin=self.spin,
+            share_workspace=self.share_workspace,
+        )

@@ -14,7 +14,6 @@ from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
-    from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 
 class XnnProgram(PlannedProgram):
@@ -23,7 +22,9 @@ class XnnProgram(PlannedProgram):
     Args:
         bundle: what to compile.
         options: see `CompileOptions`.
-        backend: the backend with its options.
+        winograd: whether convolutions of floats may be computed by Winograd's algorithm.
+        spin: whether the threads of the pool spin-wait for the next run.
+        share_workspace: whether all methods compute in one arena.
 
     Raises:
         BackendError: a method that cannot be compiled.
@@ -32,15 +33,23 @@ class XnnProgram(PlannedProgram):
 
     _pool: ThreadPool
 
-    def __init__(self, bundle: Bundle, options: CompileOptions, backend: XnnCpuBackend) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        options: CompileOptions,
+        *,
+        winograd: bool = True,
+        spin: bool = False,
+        share_workspace: bool = False,
+    ) -> None:
         super().__init__(
             bundle,
             options,
-            lowering=XnnLowering(winograd=backend.winograd),
+            lowering=XnnLowering(winograd=winograd),
             cache=weights_cache.shared(),
             packer=PACKER,
-            pool=shared(options.threads, spin=backend.spin),
-            share_workspace=backend.share_workspace,
+            pool=shared(options.threads, spin=spin),
+            share_workspace=share_workspace,
         )
 
     def threads(self) -> ThreadPool:

@@ -25,14 +25,13 @@ from narrowpass_xnn_cpu.program import XnnProgram
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
-    from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 STAGES = (*stages.STAGES, "pack", "bind")
 """In the order in which they run. The last two need the native library."""
 
 
 def plans(
-    bundle: Bundle, stage: str, options: CompileOptions, backend: XnnCpuBackend
+    bundle: Bundle, stage: str, options: CompileOptions, *, winograd: bool = True
 ) -> Iterator[LoweredPlan]:
     """Return the plan of each method after a stage.
 
@@ -40,14 +39,14 @@ def plans(
         bundle: its methods.
         stage: one of `STAGES`.
         options: see `CompileOptions`.
-        backend: the backend with its options.
+        winograd: whether convolutions of floats may be computed by Winograd's algorithm.
 
     Raises:
         BackendError: a method that cannot be lowered.
         UsageError: there is no such stage.
     """
     if stage in ("pack", "bind"):
-        with XnnProgram(bundle, options, backend) as program:
+        with XnnProgram(bundle, options, winograd=winograd) as program:
             for method in program.methods:
                 facts = _facts
                 if stage == "bind":
@@ -57,10 +56,10 @@ def plans(
                 yield LoweredPlan(stage, method, tuple(sections))
         return
     identities = names.printed(bundle)
-    lowering = XnnLowering(winograd=backend.winograd)
+    lowering = XnnLowering(winograd=winograd)
     for name, model in bundle.methods.items():
         graph = canonical(inferred(model, lowering), lowering)
-        yield stages.plan_of(stage, name, graph, identities, winograd=backend.winograd)
+        yield stages.plan_of(stage, name, graph, identities, winograd=winograd)
 
 
 def _zeros(program: XnnProgram, method: str) -> dict[str, np.ndarray[Any, Any]]:

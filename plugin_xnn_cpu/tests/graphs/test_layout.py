@@ -252,7 +252,7 @@ def test_explain_says_why_not():
     assert plans["Relu"].reason == ""
 
 
-def test_supports(registry_context):
+def test_supports():
     import onnx_ir as ir
 
     from narrowpass import Accept, Reject
@@ -260,22 +260,15 @@ def test_supports(registry_context):
 
     backend = XnnCpuBackend()
     model = ir.from_proto(block())
-    answers = [backend.supports(node, registry_context) for node in model.graph]
+    answers = [backend.supports(node) for node in model.graph]
     assert all(isinstance(answer, Accept) for answer in answers)
     for schema in onnx.defs.get_all_schemas():
         if schema.domain or schema.deprecated:
             continue
         node = ir.Node("", schema.name, inputs=[])
-        answer = backend.supports(node, registry_context)
+        answer = backend.supports(node)
         assert isinstance(answer, Reject)
         assert answer.reason
-
-
-@pytest.fixture
-def registry_context():
-    from narrowpass import Context
-
-    return Context()
 
 
 def test_shape_arithmetic_cuts_no_partition():

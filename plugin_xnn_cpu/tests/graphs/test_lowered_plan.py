@@ -155,16 +155,65 @@ def test_lowered_operations_have_layouts_and_constants_names_of_contents():
     assert plan == text(network(), "layout")
 
 
-def test_a_plan_without_the_library(monkeypatch):
-    """Stages before packing do not load it: they can be printed on any machine."""
-    from narrowpass_xnn_cpu.native import library
+ABSENT = """
+import sys
+from importlib.abc import MetaPathFinder
 
-    def absent():
-        raise BackendError("there is no library")
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "narrowpass_xnn_cpu.native._xnn":
+            raise ImportError("there is no extension")
 
-    expected = text(network(), "fuse")
-    monkeypatch.setattr(library, "extension", absent)
-    assert text(network(), "fuse") == expected
+sys.meta_path.insert(0, Absent())
+"""
+PRINT_STAGE = f"""{ABSENT}
+import onnx
+import onnx_ir as ir
+from narrowpass import CompileOptions
+from narrowpass.bundle import Bundle
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
+
+assert "there is no extension" in XnnCpuBackend().available()
+for path in sys.argv[2:]:
+    bundle = Bundle({"main": ir.from_proto(onnx.load(path))})
+    options = CompileOptions(cache=False, threads=1)
+    sys.stdout.write(XnnCpuBackend().plan_text(bundle, sys.argv[1], options))
+"""
+LIBRARY_STAGES = ("pack", "bind")
+
+
+@pytest.mark.parametrize("stage", [s for s in BACKEND.stages if s not in LIBRARY_STAGES])
+def test_a_stage_before_packing_needs_no_library(stage, tmp_path):
+    """The extension cannot be imported in a process that prints the same plans."""
+    models = [network(), *(random_model(seed, 12) for seed in range(30))]
+    paths = [tmp_path / f"{number}.onnx" for number in range(len(models))]
+    for model, path in zip(models, paths, strict=True):
+        onnx.save(model, path)
+    command = [sys.executable, "-c", PRINT_STAGE, stage, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "".join(text(model, stage) for model in models)
+
+
+@pytest.mark.parametrize("stage", LIBRARY_STAGES)
+def test_packing_and_binding_need_the_library(stage, tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(network(), path)
+    command = [sys.executable, "-c", PRINT_STAGE, stage, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "xnn-cpu is not available" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["xnn-cpu", "xnn-cpu{winograd=false}"])
+def test_the_command_prints_a_stage_without_the_library(backend, tmp_path):
+    path = str(tmp_path / "m.onnx")
+    onnx.save(network(), path)
+    arguments = ["explain", path, "--stage", "select", "--backend", backend]
+    code = f"{ABSENT}\nfrom narrowpass.cli import main\nmain()"
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == explain(*arguments[1:]).stdout
 
 
 @pytest.mark.parametrize(

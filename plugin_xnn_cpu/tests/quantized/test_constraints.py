@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
-from narrowpass import Accept, Context
+from narrowpass import Accept
 from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass.runtime.quantization import NodeQuantization, Parameters
 from narrowpass_planning.weights.weight import Quantized, Weight
@@ -146,7 +146,7 @@ def test_answers_on_proposals_agree_with_compilation(op_type, output):
     model, proposal = proposed(op_type, scales)
     node = next(n for n in ir.from_proto(model).graph if n.name == "asked")
     backend = XnnCpuBackend()
-    answer = backend.supports_quantized(node, proposal, Context(target=backend))
+    answer = backend.supports_quantized(node, proposal)
     with compile_model(model) as program:
         (plan,) = (plan for plan in program.explain() if plan.node == "asked")
     requantized = plan.dtype == "int8" and " in float32: " not in plan.kernel

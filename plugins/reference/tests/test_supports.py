@@ -4,13 +4,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from narrowpass.framework.context import Context
 from narrowpass.runtime.backend import Accept, Reject
 from narrowpass_reference import ReferenceBackend
 
 
 def _answer(op_type, domain="", version=None):
-    return ReferenceBackend().supports(ir.Node(domain, op_type, [], version=version), Context())
+    return ReferenceBackend().supports(ir.Node(domain, op_type, [], version=version))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from narrowpass.framework.arguments import path_of
 from narrowpass.framework.boundary import translate_errors
 
 if TYPE_CHECKING:
-    from narrowpass.runtime.backend import Feeds
+    from narrowpass.runtime.program import Feeds
 
 READ_ERRORS = (
     EOFError,

@@ -74,7 +74,7 @@ def explain(
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
 
     write = None if report is None else report_writer(state, report, (model,))
-    chosen = state.registry.backend(backend)
+    chosen = state.registry.backend(backend, must_run=stage is None)
     bundle = open_bundle(model, chosen, pipeline=pipeline, plugins=state.plugins)
     if method is not None:
         choose_method(method, list(bundle.methods))

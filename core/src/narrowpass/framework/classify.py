@@ -10,7 +10,7 @@ import enum
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from narrowpass.errors import PassError, PluginError
 from narrowpass.framework.boundary import translate_errors
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx_ir as ir
-
-    from narrowpass.runtime.backend import Backend
 
 A = TypeVar("A")
 
@@ -73,6 +71,21 @@ class OpDtypes:
                 raise ValueError(f"{name!r} is none of {', '.join(_FLOATS)}")
 
 
+class Target(Protocol):
+    """What classifiers ask of the backend that a model is built for; see `Backend`."""
+
+    @property
+    def name(self) -> str:
+        """What ``--target NAME`` says."""
+
+    @property
+    def classifier(self) -> OpClassifier | None:
+        """The backend's own classifier; None for none."""
+
+    def gain(self, node: ir.Node, dtypes: OpDtypes) -> float:
+        """Estimate the seconds that computing a node in a narrow type saves in a run."""
+
+
 class OpClassifier(abc.ABC):
     """Assigns nodes a colour and types. Chosen by name in pipeline text.
 
@@ -94,11 +107,11 @@ class OpClassifier(abc.ABC):
         """Return why the node has its colour, for reports; empty for nothing."""
         return ""
 
-    def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
+    def for_target(self, target: Target | None, dtype: str) -> OpClassifier:
         """Return the classifier to use for a target and a narrow type; this one by default.
 
         Args:
-            target: what the model is built for; it may be asked for `Backend.gain`.
+            target: what the model is built for; it may be asked for its gain.
             dtype: ``float16`` or ``bfloat16``.
         """
         return self
@@ -195,7 +208,7 @@ TARGET = "target"
 def choose_classifiers(
     text: str,
     known: Mapping[str, OpClassifier],
-    target: Backend | None = None,
+    target: Target | None = None,
     dtype: str = "float16",
 ) -> ClassifierChain:
     """Return the classifiers that ``classifier=a+b`` names, in the order written.
@@ -225,7 +238,7 @@ def choose_classifiers(
     return ClassifierChain(tuple(chosen))
 
 
-def _classifier_of_target(target: Backend) -> OpClassifier | None:
+def _classifier_of_target(target: Target) -> OpClassifier | None:
     with translate_errors(f"backend {target.name!r} failed in classifier", PluginError):
         own: object = target.classifier
     if own is None or isinstance(own, OpClassifier):
@@ -236,7 +249,7 @@ def _classifier_of_target(target: Backend) -> OpClassifier | None:
     )
 
 
-def _bound(given: OpClassifier, target: Backend | None, dtype: str) -> OpClassifier:
+def _bound(given: OpClassifier, target: Target | None, dtype: str) -> OpClassifier:
     """Return the classifier that one is for a target and a narrow type; see `for_target` there.
 
     Raises:

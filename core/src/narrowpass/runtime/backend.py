@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from narrowpass.bundle import Bundle
     from narrowpass.framework.classify import OpClassifier, OpDtypes
-    from narrowpass.framework.context import Context
     from narrowpass.runtime.quantization import NodeQuantization, QuantizationSpec
 
 __all__ = [
@@ -211,7 +210,7 @@ class Backend(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+    def supports(self, node: ir.Node) -> Accept | Reject:
         """Report whether the backend runs `node` itself, or why not."""
 
     def quantization_spec(self) -> QuantizationSpec:
@@ -223,9 +222,7 @@ class Backend(abc.ABC):
 
         return QuantizationSpec()
 
-    def supports_quantized(
-        self, node: ir.Node, quantization: NodeQuantization, ctx: Context
-    ) -> Accept | Reject:
+    def supports_quantized(self, node: ir.Node, quantization: NodeQuantization) -> Accept | Reject:
         """Report whether the backend would compute `node` in int8 between proposed Q/DQ.
 
         The default checks the proposal against `quantization_spec`.
@@ -233,7 +230,6 @@ class Backend(abc.ABC):
         Args:
             node: a float operator, as in `supports`.
             quantization: of its operands, its weight and its result.
-            ctx: of the pass that asks.
 
         Returns:
             `Accept`, or `Reject` with the limit that the proposal breaks.

@@ -11,7 +11,7 @@ from narrowpass import Color, OpClassifier, OpDtypes
 from narrowpass_fp16.coloring.classifier import DefaultClassifier
 
 if TYPE_CHECKING:
-    from narrowpass import Backend
+    from narrowpass.framework.classify import Target
 
 
 class SizedClassifier(OpClassifier):
@@ -28,11 +28,11 @@ class SizedClassifier(OpClassifier):
 
     name: ClassVar[str] = "sized"
 
-    def __init__(self, target: Backend | None = None, dtype: str = "float16") -> None:
+    def __init__(self, target: Target | None = None, dtype: str = "float16") -> None:
         self._target, self._dtype = target, dtype
         self._default = DefaultClassifier()
 
-    def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
+    def for_target(self, target: Target | None, dtype: str) -> OpClassifier:
         """Return a classifier that asks `target`."""
         return SizedClassifier(target, dtype)
 

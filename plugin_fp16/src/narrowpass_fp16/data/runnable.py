@@ -63,12 +63,12 @@ def _runs(model: ir.Model, node: ir.Node, ctx: Context) -> bool:
     if node.op_identifier() in model.functions:
         return True
     # The evaluator takes an operator of a domain that it does not know for a function.
-    if node.domain in _domains() and isinstance(oracle().supports(node, ctx), Accept):
+    if node.domain in _domains() and isinstance(oracle().supports(node), Accept):
         return True
     *_, backend = judging_backends(ctx.target)
     if backend.name == oracle().name:
         return False
-    return isinstance(backend.supports(node, ctx), Accept)
+    return isinstance(backend.supports(node), Accept)
 
 
 @functools.cache

@@ -327,7 +327,7 @@ def rejected(
         return {}
     answers = {
         unit: ctx.target.supports_quantized(
-            unit.nodes[0], proposed_quantization(unit, choice, chosen.values, chosen.weights), ctx
+            unit.nodes[0], proposed_quantization(unit, choice, chosen.values, chosen.weights)
         )
         for unit in choice.units
         if unit.op_type and not unit.forced_by

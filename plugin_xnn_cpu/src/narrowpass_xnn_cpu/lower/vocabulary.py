@@ -6,7 +6,7 @@ from typing import Any
 
 from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.lower import steps
-from narrowpass_xnn_cpu.lower.attention import attention, cached, kv_cache, rotary
+from narrowpass_xnn_cpu.lower.attention import cached, computation, kv_cache, rotary
 from narrowpass_xnn_cpu.lower.conv import conv2d, pooling, resize, separable, transposed
 from narrowpass_xnn_cpu.lower.elementwise import arithmetic, gates, reduction, typed
 from narrowpass_xnn_cpu.lower.int8 import conversion, int16, integers, per_channel
@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import AddS8, Quantization, Requantized
 
 COMPUTATIONS: tuple[type[Computation], ...] = (
-    attention.Attention,
+    computation.Attention,
     kv_cache.ScatterRows,
     cached.CachedAttention,
     per_channel.FakeQuantizePerChannel,

@@ -110,6 +110,23 @@ def _is_above(first: str, name: str) -> bool:
     return first == _ABOVE or LEVELS.index(first) > LEVELS.index(name)
 
 
+def listed(present: frozenset[str]) -> str:
+    """Return the highest level whose features are all present: for plans without the library.
+
+    Args:
+        present: features of the processor, as Linux names them.
+    """
+    found = LEVELS[0]
+    if platform.machine() != "x86_64":
+        return found
+    for level in LEVELS[1:]:
+        if not {name for name, (_, first) in _FEATURES.items() if first == level} <= present:
+            break
+        found = level
+    capped = cap()
+    return min(found, capped, key=LEVELS.index) if capped else found
+
+
 def in_use(lib: Any) -> str:
     """Return the level that kernels use, one of `LEVELS`."""
     return LEVELS[lib.np_isa() - 1]

@@ -10,8 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import cpu, isa, kernels
-from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.library import extension, unavailable
 from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 
@@ -106,13 +107,31 @@ def planning_for(target: Target) -> Iterator[None]:
 
 
 def current() -> Target:
-    """Return the target that kernels are selected for: this processor, or `planning_for`'s."""
+    """Return the target that kernels are selected for: this processor, or `planning_for`'s.
+
+    Without the library, which plans do not need, the processor's features are what Linux lists.
+
+    Raises:
+        BackendError: ``NARROWPASS_ISA`` names no level.
+    """
     planned = _PLANNED.get()
     if planned is not None:
         return planned
+    if unavailable() is not None:
+        return _listed()
     level = isa.in_use(extension().lib)
     found = _detected(level, kernels.TARGET, wide=cpu.accumulates_float16_in_float32())
     return dataclasses.replace(found, **OVERRIDES) if OVERRIDES else found
+
+
+def _listed() -> Target:
+    """Return the target of the features that Linux lists."""
+    try:
+        found = Target.named(isa.listed(cpu.flags()), kernels.TARGET)
+        wide = cpu.accumulates_float16_in_float32()
+        return dataclasses.replace(found, float16_accumulates_in_float32=wide)
+    except isa.CapError as error:
+        raise BackendError(str(error)) from error
 
 
 @functools.cache

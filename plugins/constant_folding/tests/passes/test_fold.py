@@ -485,7 +485,7 @@ class FakeBackend(ReferenceBackend):
     def __init__(self):
         self.compiled = 0
 
-    def supports(self, node, ctx):
+    def supports(self, node):
         return Reject("no pools here") if node.op_type == "LpPool" else Accept()
 
     def compile(self, bundle, options):

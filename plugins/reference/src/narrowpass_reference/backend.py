@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass.bundle import Bundle
-    from narrowpass.framework.context import Context
 
 
 class ReferenceBackend(Backend):
@@ -28,7 +27,7 @@ class ReferenceBackend(Backend):
         """Return ``fold`` where it is installed."""
         return "fold" if "fold" in passes else ""
 
-    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+    def supports(self, node: ir.Node) -> Accept | Reject:
         """Accept what has an implementation, or a function body in its schema or its model.
 
         A node outside the standard domains is accepted: whether its model has a function of that

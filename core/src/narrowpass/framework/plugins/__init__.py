@@ -6,8 +6,8 @@ Pluggy is used nowhere outside this package.
 from __future__ import annotations
 
 from narrowpass.framework.plugins.hookspecs import hookimpl
+from narrowpass.framework.plugins.info import PluginInfo
 from narrowpass.framework.plugins.loading import (
-    PluginInfo,
     Plugins,
     installed_plugins,
     load_plugins,

@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pluggy
@@ -22,6 +22,7 @@ from narrowpass.framework.arguments import instance_of, kind_of, names_of
 from narrowpass.framework.boundary import sentence
 from narrowpass.framework.options import suggest
 from narrowpass.framework.plugins import hookspecs
+from narrowpass.framework.plugins.info import PluginInfo
 from narrowpass.framework.plugins.registry import Contribution, Registry, build_registry
 
 DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
@@ -41,27 +42,6 @@ class EntryPoint(Protocol):
     @property
     def dist(self) -> importlib.metadata.Distribution | None: ...  # noqa: D102
     def load(self) -> Any: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class PluginInfo:
-    """One installed plugin and what became of it.
-
-    Attributes:
-        name: the entry point's name.
-        distribution: the distribution that declares it, with its version: ``dist 1.2``.
-        module: what the entry point names.
-        status: ``loaded``, ``disabled`` or ``failed``.
-        error: why it failed, as a sentence; empty otherwise.
-        hooks: the hooks that it implements, sorted.
-    """
-
-    name: str
-    distribution: str
-    module: str
-    status: str
-    error: str = ""
-    hooks: tuple[str, ...] = ()
 
 
 class Plugins:

@@ -20,7 +20,7 @@ from narrowpass.runtime.backend import Backend, BackendLike
 if TYPE_CHECKING:
     import click
 
-    from narrowpass.framework.plugins.loading import PluginInfo
+    from narrowpass.framework.plugins.info import PluginInfo
     from narrowpass.framework.reports import ReportWriter
 
 T = TypeVar("T")
@@ -96,18 +96,19 @@ class Registry:
             text += f" (plugins that failed to load: {broken})"
         return text
 
-    def backend(self, name: BackendLike | None = None) -> Backend:
+    def backend(self, name: BackendLike | None = None, *, must_run: bool = True) -> Backend:
         """Return the backend that is named; None for the available one of highest priority.
 
         Args:
             name: a name, with options where those are not the defaults:
                 ``xnn-cpu{winograd=false}``; or the backend itself.
+            must_run: whether a backend that cannot run on this machine is an error.
 
         Raises:
             UsageError: neither text nor a backend.
             PipelineError: text that does not parse, an unknown option, or a value that does not
                 fit; a caret stands under it.
-            PluginError: it is not installed, or not available on this machine.
+            PluginError: it is not installed, or not available on this machine where it must run.
         """
         if name is None:
             return self._best_backend()
@@ -118,7 +119,7 @@ class Registry:
                 f"{', '.join(sorted(self.backends))}"
             )
         chosen = self._parse_backend(name) if isinstance(name, str) else name
-        reason = chosen.available()
+        reason = chosen.available() if must_run else None
         if reason is not None:
             raise PluginError(f"backend {chosen.name!r} is not available here: {reason}")
         return chosen

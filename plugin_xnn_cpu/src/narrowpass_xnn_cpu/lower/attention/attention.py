@@ -1,144 +1,20 @@
-"""Fused attention: softmax(q·kᵀ · scale + mask)·v in one kernel, which never stores the scores.
-
-The kernel reads q, k and v by strides, so that projections need no transpose of heads: operands and
-result keep the layout [batch, rows, heads, depth].
-"""
+"""Rules of fused attention: which attention nodes are lowered to the `Attention` computation."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.attention.cached import emit_attention
+from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lower.steps import Binary, broadcast
-from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
-from narrowpass_xnn_cpu.native import attention_params
-
-
-@dataclass(frozen=True)
-class Attention(Computation):
-    """Fused attention of operands in any layout whose last axis is dense.
-
-    Operands are q, k and v, and a mask where there is one: floats, or booleans.
-
-    Attributes:
-        perms: layout of each operand; that of k for [.., keys, depth].
-        perm: layout of the result.
-        scale: factor of the scores, applied before the mask.
-        mask: ``added``: the float mask is added to the scores; ``kept``: scores are kept where the
-            boolean mask is true; ``filled``: scores are replaced where it is true; ``none``.
-        fill: value of scores that are masked by a boolean.
-        safe: whether a row of scores whose softmax is NaN yields zeros.
-        grouped: whether k and v have one head for each group of heads of q: [batch, groups, ..]
-            beside [batch, groups · heads of a group, ..] (Ainslie et al., GQA, 2023).
-        targets: names of the shapes [batch, groups, heads of a group, rows, depth] that k and v
-            are expanded to; other axes may be broadcast too.
-    """
-
-    mnemonic = "attention"
-    perms: tuple[Perm, ...]
-    perm: Perm
-    scale: float
-    mask: str = "added"
-    fill: float = 0.0
-    safe: bool = False
-    grouped: bool = False
-    targets: tuple[str, ...] = ()
-
-    def shape_values(self) -> tuple[str, ...]:
-        """See `Computation.shape_values`."""
-        return self.targets
-
-    def reuse_key(self) -> Hashable:
-        """See `Computation.reuse_key`."""
-        return dataclasses.replace(self, targets=("",) * len(self.targets))
-
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Computation.size`."""
-        return self.size_of(shapes, sizing)
-
-    def size_of(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """Return the kernel call for operands of these shapes; see `Computation.size`."""
-        views = [View(shape, perm) for shape, perm in zip(shapes, self.perms, strict=True)]
-        for view, name in zip(views[1:], self.targets, strict=False):
-            view.expand([int(size) for size in sizing.value(name).reshape(-1)])
-        q, k, v, *masks = views
-        if q.shape[-1] != k.shape[-1]:
-            raise BackendError(f"queries of {q.shape[-1]} and keys of {k.shape[-1]} do not fit")
-        heads, groups = q.shape[-3:-2], k.shape[-3:-2]
-        each = _heads_per_group(heads, groups, v.shape[-3:-2]) if self.grouped else 1
-        leading_k, leading_v = k.shape[:-2], v.shape[:-2]
-        if each > 1:
-            leading_k, leading_v = (*leading_k[:-1], *heads), (*leading_v[:-1], *heads)
-        scores = broadcast((*q.shape[:-1], 1), (*leading_k, 1, k.shape[-2]))
-        scores = broadcast(scores, *(mask.shape for mask in masks))
-        if scores[-1] != v.shape[-2]:
-            raise BackendError(f"{scores[-1]} scores and {v.shape[-2]} values do not fit")
-        leading = broadcast(scores[:-2], leading_v)
-        result = (*leading, scores[-2], v.shape[-1])
-        lies = tuple(result[axis] for axis in self.perm)
-        if not elements(result):
-            return Run(lies)
-        if not scores[-1]:
-            return Run(lies, constant=np.zeros(lies, np.float32))
-        many = [1] * (3 - len(leading)) + list(leading)
-        out = View(lies, self.perm)
-        strides = [view.strides() for view in (q, k, v, *masks)]
-        out_strides = out.strides()
-        if each > 1:
-            many = [*many[1:2], many[2] // each, each]
-            whole = zip((q, k, v, *masks), strides, strict=True)
-            strides = [_group_strides(view.shape, steps, groups[0], each) for view, steps in whole]
-            out_strides = _group_strides(out.shape, out_strides, groups[0], each)
-        rows = scores[-2]
-        if rows == 1 and not strides[1][2] and not strides[2][2]:
-            # Decode: the heads of a group become rows, so that their keys are read once.
-            rows, many[2] = many[2], 1
-            for steps in (*strides[:1], *strides[3:], out_strides):
-                steps[2], steps[3] = 0, steps[2]
-        params, workspace = attention_params.attention(
-            heads=many,
-            rows=rows,
-            keys=scores[-1],
-            depth=q.shape[-1],
-            values=v.shape[-1],
-            strides=strides,
-            out_strides=out_strides,
-            scale=self.scale,
-            threads=sizing.pool.threads,
-            mask=self.mask if masks else "none",
-            fill=self.fill,
-            safe=self.safe,
-        )
-        return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
-
-
-def _heads_per_group(heads: Shape, groups: Shape, others: Shape) -> int:
-    """Return the number of query heads for each key head."""
-    if groups != others or not groups or not groups[0] or heads[0] % groups[0]:
-        raise BackendError(
-            f"{heads} heads of queries, {groups} of keys and {others} of values are no groups"
-        )
-    return heads[0] // groups[0]
-
-
-def _group_strides(shape: Shape, strides: Sequence[int], groups: int, each: int) -> list[int]:
-    """Split the stride of the heads axis in two: [batch, group, head, ..]."""
-    _, batch, head, *rest = strides
-    if len(shape) > 2 and shape[-3] == groups * each:
-        return [batch, head * each, head, *rest]
-    return [batch, head, 0, *rest]
+from narrowpass_xnn_cpu.lower.steps import Binary
+from narrowpass_xnn_cpu.lowered.op import Perm
 
 
 def _check(op: Op, facts: Facts) -> str | None:

@@ -10,19 +10,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.movement.concat import ConcatPiece
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.native import attention_params
-
-if TYPE_CHECKING:
-    from narrowpass_xnn_cpu.lower.attention.attention import Attention
 
 
 @dataclass(frozen=True)

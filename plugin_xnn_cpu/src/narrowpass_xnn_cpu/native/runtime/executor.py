@@ -32,7 +32,10 @@ _BY_BYTES = frozenset(
 class NativeExecutor:
     """See `narrowpass_planning.plan.executor.Executor`."""
 
-    extra_bytes = extra_bytes()
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that kernels may read beyond a buffer."""
+        return extra_bytes()
 
     def tape(self, entries: Sequence[Entry], buffers: int) -> Tape:
         """Return a tape, which C runs without the GIL."""

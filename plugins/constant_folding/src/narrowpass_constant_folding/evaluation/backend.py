@@ -21,10 +21,9 @@ _REFERENCE = "reference"
 class BackendEvaluation:
     """Evaluates calls that are too slow in the reference evaluator."""
 
-    def __init__(self, target: Backend, ctx: Context) -> None:
-        """Take a backend, and what it may ask."""
+    def __init__(self, target: Backend) -> None:
+        """Take the backend that evaluates."""
         self._target = target
-        self._ctx = ctx
 
     @classmethod
     def of(cls, ctx: Context) -> BackendEvaluation | None:
@@ -32,11 +31,11 @@ class BackendEvaluation:
         target = ctx.target
         if target is None or target.name == _REFERENCE or target.available() is not None:
             return None
-        return cls(target, ctx)
+        return cls(target)
 
     def accepts(self, node: ir.Node) -> bool:
         """Whether the backend runs the node itself."""
-        return isinstance(self._target.supports(node, self._ctx), Accept)
+        return isinstance(self._target.supports(node), Accept)
 
     def run(self, call: Call) -> dict[str, Any]:
         """Return the results of `call` by name.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import constant_of
-
-if TYPE_CHECKING:
-    from narrowpass_constant_folding.folding.values import Values
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +66,12 @@ class Operand(NamedTuple):
         return view
 
 
-def operand_of(node: ir.Node, index: int, value: ir.Value, values: Values) -> Operand | None:
+def operand_of(
+    node: ir.Node,
+    index: int,
+    value: ir.Value,
+    constant: Callable[[ir.Value], Operand | None],
+) -> Operand | None:
     """Return what input `index` of `node` is evaluated with; None where that is not constant.
 
     A stand-in is given wherever the operator looks at no more than type and shape, so that data
@@ -79,7 +82,7 @@ def operand_of(node: ir.Node, index: int, value: ir.Value, values: Values) -> Op
         _USES_SHAPE.get(node.op_type),
     ):
         return _stand_in(node, value)
-    return values.constant(value)
+    return constant(value)
 
 
 def tensor_operand(value: ir.Value) -> Operand | None:

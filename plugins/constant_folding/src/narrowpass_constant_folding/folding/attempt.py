@@ -228,7 +228,7 @@ def _operands(node: ir.Node, known: Values) -> _Reads | None:
         if value is None:
             inputs.append(None)
             continue
-        operand = operand_of(node, index, value, known)
+        operand = operand_of(node, index, value, known.constant)
         if operand is None:
             return None
         inputs.append(operand)

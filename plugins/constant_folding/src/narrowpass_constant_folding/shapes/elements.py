@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import onnx_ir as ir
 
@@ -20,9 +20,6 @@ from narrowpass_constant_folding.shapes.sizes import (
     multiply_all,
     subtract,
 )
-
-if TYPE_CHECKING:
-    from narrowpass_constant_folding.shapes.values import ShapeValues
 
 MOST_ELEMENTS = 64
 """Longer values are no shapes."""
@@ -50,7 +47,17 @@ class Elements:
         return known if len(known) == len(self.items) else None
 
 
-def _shape(values: ShapeValues, node: ir.Node) -> Elements | None:
+class Operands(Protocol):
+    """What is known of the operands of a node."""
+
+    def dims(self, value: ir.Value) -> tuple[Element, ...] | None:
+        """Return the shape of a value."""
+
+    def operand(self, node: ir.Node, index: int) -> Elements | None:
+        """Return the elements of an operand; None where nothing is known."""
+
+
+def _shape(values: Operands, node: ir.Node) -> Elements | None:
     source = node.inputs[0]
     dims = None if source is None else values.dims(source)
     if dims is None:
@@ -58,13 +65,13 @@ def _shape(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(1, dims[attribute(node, "start", 0) : attribute(node, "end", None)])
 
 
-def _size(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _size(values: Operands, node: ir.Node) -> Elements | None:
     source = node.inputs[0]
     dims = None if source is None else values.dims(source)
     return None if dims is None else Elements(0, (multiply_all(dims),))
 
 
-def _gather(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _gather(values: Operands, node: ir.Node) -> Elements | None:
     data, indices = values.operand(node, 0), values.operand(node, 1)
     if data is None or indices is None or data.rank != 1 or indices.numbers is None:
         return None
@@ -74,7 +81,7 @@ def _gather(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(indices.rank, tuple(data.items[index] for index in indices.numbers))
 
 
-def _slice(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _slice(values: Operands, node: ir.Node) -> Elements | None:
     data = values.operand(node, 0)
     if data is None or data.rank != 1:
         return None
@@ -102,7 +109,7 @@ def _slice(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(1, data.items[start:stop:step])
 
 
-def _concat(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _concat(values: Operands, node: ir.Node) -> Elements | None:
     parts = [values.operand(node, index) for index in range(len(node.inputs))]
     items: list[Element] = []
     for part in parts:
@@ -112,7 +119,7 @@ def _concat(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(1, tuple(items))
 
 
-def _reshape(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _reshape(values: Operands, node: ir.Node) -> Elements | None:
     data = values.operand(node, 0)
     if data is None:
         return None
@@ -128,7 +135,7 @@ def _reshape(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(0, data.items) if not target.items and len(data.items) == 1 else None
 
 
-def _cast(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _cast(values: Operands, node: ir.Node) -> Elements | None:
     data = values.operand(node, 0)
     if data is None:
         return None
@@ -142,7 +149,7 @@ def _cast(values: ShapeValues, node: ir.Node) -> Elements | None:
             return None
 
 
-def _same(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _same(values: Operands, node: ir.Node) -> Elements | None:
     return values.operand(node, 0)
 
 
@@ -199,7 +206,7 @@ _BINARY: Mapping[str, Callable[[Element, Element], Element]] = MappingProxyType(
 )
 
 
-def _binary(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _binary(values: Operands, node: ir.Node) -> Elements | None:
     left, right = values.operand(node, 0), values.operand(node, 1)
     if left is None or right is None or len(node.inputs) != 2:
         return None
@@ -222,7 +229,7 @@ def _aligned(*parts: Elements) -> list[tuple[Element, ...]] | None:
     return [part.items * length if len(part.items) == 1 else part.items for part in parts]
 
 
-def _where(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _where(values: Operands, node: ir.Node) -> Elements | None:
     condition, yes, no = (values.operand(node, index) for index in range(3))
     if condition is None or yes is None or no is None:
         return None
@@ -240,7 +247,7 @@ def _where(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(max(condition.rank, yes.rank, no.rank), tuple(items))
 
 
-def _filled(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _filled(values: Operands, node: ir.Node) -> Elements | None:
     shape = values.operand(node, 0)
     fill = node.attributes.get("value")
     if shape is None or shape.numbers is None or len(shape.numbers) > 1 or fill is None:
@@ -253,14 +260,14 @@ def _filled(values: ShapeValues, node: ir.Node) -> Elements | None:
     return Elements(len(shape.numbers), (item,) * count)
 
 
-def _reduced(values: ShapeValues, node: ir.Node) -> Elements | None:
+def _reduced(values: Operands, node: ir.Node) -> Elements | None:
     data = values.operand(node, 0)
     if data is None or data.rank != 1 or attribute(node, "noop_with_empty_axes", 0):
         return None
     return Elements(attribute(node, "keepdims", 1), (multiply_all(data.items),))
 
 
-RULES: Mapping[str, Callable[[ShapeValues, ir.Node], Elements | None]] = MappingProxyType(
+RULES: Mapping[str, Callable[[Operands, ir.Node], Elements | None]] = MappingProxyType(
     {
         "Shape": _shape,
         "Size": _size,

@@ -15,7 +15,7 @@ from narrowpass_planning.host.control_flow import can_run
 from narrowpass_planning.program.lowering import Lowering
 
 if TYPE_CHECKING:
-    from narrowpass import Backend
+    from narrowpass.framework.classify import Target
 
 
 def supports(lowering: Lowering[Any], node: ir.Node) -> Accept | Reject:
@@ -43,7 +43,7 @@ class NativeClassifier(OpClassifier, abc.ABC):
     def lowering(self) -> Lowering[Any]:
         """Return the lowering of the backend."""
 
-    def for_target(self, target: Backend | None, dtype: str) -> OpClassifier:
+    def for_target(self, target: Target | None, dtype: str) -> OpClassifier:
         """Return a new classifier, without cached reasons."""
         return type(self)()
 

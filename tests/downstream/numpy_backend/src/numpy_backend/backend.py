@@ -13,7 +13,6 @@ from narrowpass import (
     Backend,
     Bundle,
     CompileOptions,
-    Context,
     OpClassifier,
     OpDtypes,
     Program,
@@ -37,7 +36,7 @@ class NumpyBackend(Backend):
         """Return ``fold`` where it is installed."""
         return "fold" if "fold" in passes else ""
 
-    def supports(self, node: ir.Node, ctx: Context) -> Accept | Reject:
+    def supports(self, node: ir.Node) -> Accept | Reject:
         """Accept what a kernel, or numpy beside it, takes."""
         return supports(NumpyLowering(), node)
 
