@@ -9,9 +9,10 @@ from typing import Any
 
 from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.lower import steps
-from narrowpass_xnn_cpu.lower.conv import conv2d, resize, separable
+from narrowpass_xnn_cpu.lower.attention import cached
+from narrowpass_xnn_cpu.lower.conv import conv2d, resize, separable, transposed
 from narrowpass_xnn_cpu.lower.int8 import int16
-from narrowpass_xnn_cpu.lower.matmul import epilogue
+from narrowpass_xnn_cpu.lower.matmul import computed, epilogue
 from narrowpass_xnn_cpu.lower.movement import padding
 from narrowpass_xnn_cpu.lower.rules import RULES
 from narrowpass_xnn_cpu.lowered.op import Computation
@@ -20,7 +21,7 @@ from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import AddS8, Quantization, Requantized
 
-_SHARED = steps, separable, epilogue
+_SHARED = steps, cached, separable, transposed, computed, epilogue
 """Modules of computations that the builder, or rules of other modules, emit."""
 
 
