@@ -166,7 +166,9 @@ class Absent(MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 """
-PRINT_STAGE = f"""{ABSENT}
+PRINT_STAGE = (
+    ABSENT
+    + """
 import onnx
 import onnx_ir as ir
 from narrowpass import CompileOptions
@@ -179,6 +181,7 @@ for path in sys.argv[2:]:
     options = CompileOptions(cache=False, threads=1)
     sys.stdout.write(XnnCpuBackend().plan_text(bundle, sys.argv[1], options))
 """
+)
 LIBRARY_STAGES = ("pack", "bind")
 
 
