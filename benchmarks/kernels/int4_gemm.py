@@ -68,11 +68,11 @@ def model_of(
     nodes: list[onnx.NodeProto], columns: int, outputs: int, constants: dict[str, np.ndarray]
 ) -> onnx.ModelProto:
     """Build a model of rows times a matrix."""
-    given = [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["rows", columns])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", outputs])]
+    inputs_info = [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["rows", columns])]
+    outputs_info = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", outputs])]
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "g", given, made, initializers)
+    graph = helper.make_graph(nodes, "g", inputs_info, outputs_info, initializers)
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 

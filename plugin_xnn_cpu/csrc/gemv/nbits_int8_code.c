@@ -1,7 +1,7 @@
 /* Rows quantized to int8, in blocks, times a matrix of few bits, for one instruction set.
  *
- * A shift and a mask make four consecutive weights of a column bytes from 0 on, which are multiplied
- * with four of the row: with VNNI by one instruction, else by maddubs, whose pairs of products fit
+ * A shift and a mask unpack four consecutive weights of a column to unsigned bytes, which are multiplied
+ * with four of the row: with VNNI by one instruction, else by maddubs, which adds pairs that fit
  * 16 bits up to 4 bits; of 8 bits each half is multiplied alone. Accumulators of a block are exact, and
  * scaled at its end by both scales. What zero points contribute is a multiple of the sum of the
  * row's block: accumulators start from it where they are common. */

@@ -380,9 +380,21 @@ def _pow(op: Op, builder: Builder) -> None:
         builder.compute(Binary("multiply"), [square, slot], op.output, perm)
         return
     if exponent == 2.0:
-        unary(op, builder, "square")
+        if not _squared_difference(op, builder):
+            unary(op, builder, "square")
     else:
         function(op, builder, "root" if exponent == 0.5 else "inverse root")
+
+
+def _squared_difference(op: Op, builder: Builder) -> bool:
+    """Emit (x - y)² in one pass over memory, if only the square reads the difference."""
+    base = op.required(0)
+    perm = builder.layout(base)
+    before = builder.sole_producer(builder.slot_of(base, perm))
+    if before is None or before.computation != Binary("subtract"):
+        return False
+    builder.replace([before], Binary("squared_difference"), before.operands, op.output, perm)
+    return True
 
 
 def _reciprocal(op: Op, builder: Builder) -> None:
