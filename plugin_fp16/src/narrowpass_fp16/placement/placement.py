@@ -22,13 +22,13 @@ from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.coloring.stored_weights import stored_value
 from narrowpass_fp16.graph.schemas import can_hold, is_float, slots
-from narrowpass_fp16.placement.min_cut import ENDLESS, SINK, SOURCE, Network
+from narrowpass_fp16.placement.min_cut import INFINITE, SINK, SOURCE, Network
 
 WIDE = SINK
 _CAST, _NODE = 1 << 16, 1
 """What counts less than a byte: that there is a cast; that what had better be wide is narrow."""
 _BYTE = _CAST << 16
-_ROUNDED = ENDLESS >> 24
+_ROUNDED = INFINITE >> 24
 """More than all casts together: that something is rounded which must not be."""
 _LOOP = 16
 """How many times as much as another a cast within a loop counts, for each loop around it."""
@@ -133,18 +133,18 @@ class Placement:
                 self._network.add_edge(maker, up, price)
             self._network.add_edge(down, maker, price)
             for reader in uses.readers:
-                self._network.add_edge(up, reader, ENDLESS)
+                self._network.add_edge(up, reader, INFINITE)
                 if reader != SINK:
-                    self._network.add_edge(reader, down, ENDLESS)
+                    self._network.add_edge(reader, down, INFINITE)
         self._keep_exact()
         for (node, _), variable in self.variables.items():
             if node in self._better_wide:
                 self._network.add_edge(variable, SINK, _NODE)
         for variable, color in self._fixed.items():
             if color is Color.GREEN:
-                self._network.add_edge(SOURCE, variable, ENDLESS)
+                self._network.add_edge(SOURCE, variable, INFINITE)
             elif color is Color.RED:
-                self._network.add_edge(variable, SINK, ENDLESS)
+                self._network.add_edge(variable, SINK, INFINITE)
         self._narrow = self._network.cut()
         self._nodes = {
             node for (node, _), variable in self.variables.items() if self._narrow[variable]
@@ -164,7 +164,7 @@ class Placement:
         up = self._network.add_node()
         self._network.add_edge(SOURCE, up, 2 * self._price(value, 0))
         for reader in uses.readers:
-            self._network.add_edge(up, reader, ENDLESS)
+            self._network.add_edge(up, reader, INFINITE)
 
     def _keep_exact(self) -> None:
         """Let Casts read a narrow value only where there is one: none is rounded for them."""
@@ -389,7 +389,7 @@ class Placement:
             dims = value.shape or ()
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
         price: int = (size * _BYTE + _CAST) * _LOOP**depth
-        return min(price, ENDLESS >> 40)
+        return min(price, INFINITE >> 40)
 
 
 def _is_constant(node: ir.Node) -> bool:
