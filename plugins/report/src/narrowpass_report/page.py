@@ -73,9 +73,10 @@ def render(bundle: Bundle, title: str) -> str:
         )
     )
     script = _script()
+    policy = _content_security_policy(script)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_content_security_policy(script)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}: what the passes decided</title>\n"
         f"<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n{body}"
