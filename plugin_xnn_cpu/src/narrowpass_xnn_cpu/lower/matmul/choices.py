@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from narrowpass_planning.weights.weight import Blocks, Weight
+from narrowpass_planning.weights.weight import Array, Blocks, Weight
 from narrowpass_xnn_cpu.native.own import fp32
 from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, UNPACKED
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerBlock, PerToken
+from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import select
 from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason, quantizes_rows_once
 from narrowpass_xnn_cpu.native.target import Target
@@ -97,7 +98,8 @@ def choices(
         precision = f"float32: its {kernel.stored} weights are upcast when they are packed"
     if kernel.quantized is not None:
         yield from _int8(kernel, bias, epilogue, target, activations)
-        yield from _in_blocks(kernel, bias, epilogue, activations)
+        for choice in _in_blocks(kernel, bias, epilogue, activations):
+            yield dataclasses.replace(choice, problem=_finite(choice.problem), is_explained=True)
         precision, embedding = "float32", False
     problem = Matmul(source, bias, epilogue, transposed, rows=rows)
     wide = dataclasses.replace(
@@ -129,6 +131,25 @@ def _in_blocks(
     problem = Matmul(stored, bias, epilogue, operand=PerBlock() if quantizes else None)
     rows_too = "weights, rows in blocks of int8" if quantizes else "weights"
     yield Choice(problem, f"int{stored.bits} ({rows_too})")
+
+
+def _finite(problem: Matmul) -> Matmul:
+    """Return the problem with scales that are checked to be finite when they are loaded.
+
+    A kernel for blocks multiplies accumulators by their scale: for one that is infinite, the
+    result differs from that of a matrix with infinite elements.
+    """
+
+    def check(array: Array) -> None:
+        if not np.isfinite(array).all():
+            raise UnfitError("a scale is not a positive, finite, normal number")
+
+    matrix = problem.matrix
+    if not isinstance(matrix, Blocks):
+        return problem
+    return dataclasses.replace(
+        problem, matrix=dataclasses.replace(matrix, scale=matrix.scale.checked(check))
+    )
 
 
 def _int8(
