@@ -8,12 +8,12 @@ float16 (``store-weights``), and with int8 weights whose input rows are quantize
 (``int8-sym{mode=dynamic}``); onnxruntime in float32, and by ``quantize_dynamic``, which knows LSTM
 alone. Each form has a process of its own, and the processes are asked in turn. Shown are the median
 over rounds of each round's median in microseconds; the ratio to the form of narrowpass of the same
-type (above 1, narrowpass is faster); the share of the least time that there can be; and the largest
+type (above 1, narrowpass is faster); the share of the roofline; and the largest
 error relative to the largest magnitude, against onnxruntime in float32.
 
-The least time is the larger of two: the multiplications over what the processor reaches in a GEMM
-of 512 rows, and the bytes of R, which each step reads, over what it reads of an array of that
-size, both measured with numpy's BLAS on one thread.
+The roofline, a lower bound of the time, is the larger of two: the multiplications over the rate of
+a GEMM of 512 rows, and the bytes of R, which each step reads, over the bandwidth of reading an
+array of that size, both measured with numpy's BLAS on one thread.
 
 ``--clock cpu`` takes the time that a process computes: what to use with one thread where other
 programs run beside.
@@ -204,7 +204,7 @@ def main() -> None:
     if "onnxruntime" not in installed():
         parser.error("onnxruntime is not installed")
     results = []
-    print("| layer | threads | form | µs | ratio | of the least time | error |")
+    print("| layer | threads | form | µs | ratio | of the roofline | error |")
     print("|---|---|---|---|---|---|---|")
     for name, layer in LAYERS.items():
         if not any(part in name for part in arguments.only):

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from narrowpass_fp16.placement.min_cut import ENDLESS, SINK, SOURCE, Network
+from narrowpass_fp16.placement.min_cut import INFINITE, SINK, SOURCE, Network
 
 
 def price(edges, side):
@@ -22,13 +22,13 @@ def test_the_cut_is_the_cheapest_and_the_most_narrow(seed):
     for _ in range(rng.randrange(2, 18)):
         start, end = rng.sample(range(size), 2)
         if start != SINK and end != SOURCE and (start, end) != (SOURCE, SINK):
-            edges.append((start, end, ENDLESS if rng.random() < 0.15 else rng.randrange(1, 6)))
+            edges.append((start, end, INFINITE if rng.random() < 0.15 else rng.randrange(1, 6)))
     network = Network(size)
     for edge in edges:
         network.add_edge(*edge)
     sides = [(True, False, *rest) for rest in itertools.product((True, False), repeat=size - 2)]
     best = min(price(edges, side) for side in sides)
-    if best >= ENDLESS:
+    if best >= INFINITE:
         with pytest.raises(ValueError, match="one side"):
             network.cut()
         return

@@ -217,7 +217,7 @@ class MixedPrecision(Pass):
                 model,
                 dtype,
                 coloring.color,
-                self._kept(model),
+                self._kept_inputs_outputs(model),
                 wide=coloring.too_large,
                 follows=coloring.follows,
                 better_wide=deciding(model, nodes, coloring.color),
@@ -278,7 +278,8 @@ class MixedPrecision(Pass):
             held=held,
         )
 
-    def _kept(self, model: ir.Model) -> tuple[str, ...] | None:
+    def _kept_inputs_outputs(self, model: ir.Model) -> tuple[str, ...] | None:
+        """Return the graph inputs and outputs that keep their dtype; None for all of them."""
         if self.keep_io is True:
             return None
         if self.keep_io is False:

@@ -261,7 +261,7 @@ void NP_OF_ISA(np_attention_head)(const np_attention_job *task, size_t number, s
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
   if (last - first < NP_ATTENTION_SKINNY_ROWS) {
     for (size_t m = first; m < last; m++) {
-      row_of_head(task, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
+      attend_row(task, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
                   h.masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
                   h.out + (ptrdiff_t)m * p->out_strides[3]);
     }

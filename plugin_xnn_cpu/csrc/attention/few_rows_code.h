@@ -1,4 +1,4 @@
-/* Attention of a few query rows, for one instruction set: keys and values are read as they lie.
+/* Attention of a few query rows, for one instruction set: keys and values are read unpacked.
  *
  * Where they are what a cache and new rows form, the cache is read once, in blocks: one is copied
  * to where the keys or values are to lie, and computed with while it is near. What non-temporal
@@ -7,7 +7,7 @@
 #define BLOCK_FLOATS 512 /* that are copied at a time */
 #define PREFETCH_BYTES 2048        /* of a KV cache, in front of what is copied */
 
-/* Scores of one query row, scaled, with keys as they lie. */
+/* Scores of one query row, scaled, with unpacked keys. */
 NP_INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
                           size_t depth, float scale, float *scores) {
   const size_t whole = depth - depth % LANES;
@@ -22,7 +22,7 @@ NP_INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, s
   }
 }
 
-/* out += weighted sum of the values as they lie. */
+/* out += weighted sum of the unpacked values. */
 NP_INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride, size_t keys,
                        size_t values, float *out) {
   size_t e = 0;
@@ -48,9 +48,10 @@ NP_INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride
   }
 }
 
-/* One row of a head whose keys and values lie in one place each. */
-NP_INLINE void row_of_head(const np_attention_job *task, const float *q, const float *k,
-                        const float *v, ptrdiff_t masked, float *scores, float *out) {
+/* Attention of one query row of a head, whose K and V are one buffer each: no KV cache is
+ * concatenated. */
+NP_INLINE void attend_row(const np_attention_job *task, const float *q, const float *k,
+                          const float *v, ptrdiff_t masked, float *scores, float *out) {
   const struct np_attention_params *p = task->params;
   float sum;
   scores_of_row(q, k, p->k_strides[3], p->keys, p->depth, p->scale, scores);

@@ -26,7 +26,7 @@ struct np_rotary_params {
 
 /* Pairs that lie a half apart. `apart` is how far the second one's cosine and sine lie from the
  * first one's: as far as the pair, or 0 where both have the same. */
-NP_MULTIVERSIONED(void, turn_halves,
+NP_MULTIVERSIONED(void, rotate_halves,
                   (const float *x, const float *cosines, const float *sines, float *out,
                    size_t half, size_t distance),
                   (x, cosines, sines, out, half, distance)) {
@@ -46,7 +46,7 @@ NP_MULTIVERSIONED(void, turn_halves,
 }
 
 /* Pairs that lie side by side; so do their cosines and sines, if there are two of each. */
-NP_MULTIVERSIONED(void, turn_neighbours,
+NP_MULTIVERSIONED(void, rotate_interleaved,
                   (const float *x, const float *cosines, const float *sines, float *out,
                    size_t half, size_t step),
                   (x, cosines, sines, out, half, step)) {
@@ -65,7 +65,7 @@ NP_MULTIVERSIONED(void, turn_neighbours,
   }
 }
 
-static void rows(void *context, size_t start, size_t count) {
+static void rotate_rows(void *context, size_t start, size_t count) {
   const np_job *job = context;
   const struct np_rotary_params *p = job->params;
   const size_t half = p->rotated / 2;
@@ -78,9 +78,9 @@ static void rows(void *context, size_t start, size_t count) {
     const float *s = (const float *)job->inputs[2] + at[2];
     float *out = (float *)job->out + at[3];
     if (p->interleaved) {
-      turn_neighbours(x, c, s, out, half, p->halved ? 1 : 2);
+      rotate_interleaved(x, c, s, out, half, p->halved ? 1 : 2);
     } else {
-      turn_halves(x, c, s, out, half, p->halved ? 0 : half);
+      rotate_halves(x, c, s, out, half, p->halved ? 0 : half);
     }
     const size_t left = p->depth - p->rotated;
     if (left > 0) memmove(out + p->rotated, x + p->rotated, left * sizeof(float));
@@ -91,7 +91,7 @@ int np_rotary(const void *params, const void *const *inputs, void *out, np_worke
   const struct np_rotary_params *p = params;
   const size_t count = np_element_count(3, p->sizes);
   if (count == 0 || p->depth == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rows, count,
+  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rotate_rows, count,
                       1 + NP_PARALLEL_MIN_BYTES / 8 / p->depth, count * p->depth * sizeof(float),
                       NP_DISABLE_DENORMALS, workers);
 }

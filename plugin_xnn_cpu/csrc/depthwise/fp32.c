@@ -49,8 +49,8 @@ np_fp32_depthwise_tile np_fp32_depthwise_tile_for(const struct np_fp32_depthwise
   };
 }
 
-void np_fp32_depthwise_address(const struct np_fp32_depthwise_params *p, const float *image,
-                               size_t first, size_t count, const float **rows) {
+void np_fp32_depthwise_row_pointers(const struct np_fp32_depthwise_params *p, const float *image,
+                                    size_t first, size_t count, const float **rows) {
   const size_t needed = np_reach(p->kernel, p->strides, p->dilations, count);
   for (size_t i = 0; i < needed; i++) {
     const size_t y = first * p->strides[0] + i; /* counted with the pads */
@@ -78,7 +78,7 @@ static void part(void *context, size_t thread, size_t index) {
   tile.out = (float *)task->job.out + at;
   tile.before = task->end.before == NULL ? NULL : task->end.before + at;
   tile.after = task->end.after == NULL ? NULL : task->end.after + at;
-  np_fp32_depthwise_address(p, image, part.rows.first, tile.count, rows);
+  np_fp32_depthwise_row_pointers(p, image, part.rows.first, tile.count, rows);
   tile.rows = rows;
   NP_FOR_ISA(np_fp32_depthwise, p->target)(&tile);
 }

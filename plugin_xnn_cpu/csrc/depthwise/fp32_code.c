@@ -4,7 +4,7 @@
  * row has 8 accumulators, up to 7 weights of a row of the kernel, and one of the image. With 32
  * registers, a tile of 3 x 3 is up to HIGH rows by WIDE pixels of the output, and each pixel of the
  * image is loaded once for all of them. Channels are the innermost loop, so that memory is read and
- * written as it lies; what a tile reads and writes of all channels stays in the L1 cache. */
+ * written contiguously; what a tile reads and writes of all channels stays in the L1 cache. */
 #include "depthwise/fp32_tile.h"
 #include "simd/f32.h"
 

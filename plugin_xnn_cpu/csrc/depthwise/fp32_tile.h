@@ -36,6 +36,6 @@ NP_DECLARE_FOR_ISAS(np_fp32_depthwise_rows, np_fp32_depthwise);
 np_fp32_depthwise_tile np_fp32_depthwise_tile_for(const struct np_fp32_depthwise_params *p,
                                                   const np_epilogue_plan *end);
 
-/* Put the addresses of the rows of an image that output rows from `first` on need. */
-void np_fp32_depthwise_address(const struct np_fp32_depthwise_params *p, const float *image,
-                               size_t first, size_t count, const float **rows);
+/* Write the pointer of each row of an image that output rows from `first` on read; NULL for pads. */
+void np_fp32_depthwise_row_pointers(const struct np_fp32_depthwise_params *p, const float *image,
+                                    size_t first, size_t count, const float **rows);

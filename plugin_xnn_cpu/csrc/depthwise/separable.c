@@ -19,7 +19,7 @@ struct np_fp32_separable_params {
   size_t strip;         /* output rows at a time */
   size_t ring;          /* rows of the expanded image that are kept: what a strip needs */
   size_t middle_offset; /* bytes, in a thread's scratch memory: rows of the depthwise result */
-  size_t rows_offset;   /* addresses of rows */
+  size_t rows_offset;   /* row pointers */
   size_t inner_offset;  /* scratch memory of the other convolutions */
   size_t thread_scratch;
 };
@@ -35,10 +35,10 @@ static void expand(const struct np_fp32_separable_params *p, const float *image,
   }
 }
 
-/* Put the addresses of rows of the image in the place of those which an image of the whole height
- * would have: `ring` has some of them. */
-static void address(const struct np_fp32_separable_params *p, const float *ring, size_t first,
-                    size_t count, const float **rows) {
+/* Write the pointer into the ring buffer of each expanded row that output rows from `first` on read;
+ * NULL for pads. */
+static void fill_row_pointers(const struct np_fp32_separable_params *p, const float *ring,
+                              size_t first, size_t count, const float **rows) {
   const struct np_fp32_depthwise_params *d = &p->depthwise;
   const size_t needed = np_reach(d->kernel, d->strides, d->dilations, count);
   for (size_t i = 0; i < needed; i++) {
@@ -83,9 +83,9 @@ static void part(void *context, size_t thread, size_t index) {
         expand(p, image, ready, end, ring, inner);
         ready = end;
       }
-      address(p, ring, row, tile.count, rows);
+      fill_row_pointers(p, ring, row, tile.count, rows);
     } else {
-      np_fp32_depthwise_address(d, image, row, tile.count, rows);
+      np_fp32_depthwise_row_pointers(d, image, row, tile.count, rows);
     }
     NP_FOR_ISA(np_fp32_depthwise, d->target)(&tile);
     const size_t pixel = (number * d->image.out_height + row) * d->image.out_width;

@@ -14,7 +14,7 @@ NP_INLINE vec reciprocal(vec x) {
 #endif
 }
 
-NP_INLINE ivec smaller_integers(ivec x, ivec y) {
+NP_INLINE ivec min_integers(ivec x, ivec y) {
 #if LANES == 16
   return (ivec)_mm512_min_epi32((__m512i)x, (__m512i)y);
 #elif LANES == 8
@@ -29,7 +29,7 @@ NP_INLINE ivec smaller_integers(ivec x, ivec y) {
 /* |x|, or `most`, which is positive, where that is less or x is NaN. The bits of positive numbers
  * have their order. */
 NP_INLINE vec magnitude(vec x, float most) {
-  return (vec)smaller_integers((ivec)x & 0x7fffffff, (ivec)broadcast(most));
+  return (vec)min_integers((ivec)x & 0x7fffffff, (ivec)broadcast(most));
 }
 
 /* The integer n that is next to times · x / ln 2, in the low bits of n + 1.5 · 2^23. */

@@ -16,8 +16,8 @@ struct np_rows_params {
 
 #define LANES 16
 
-/* The greatest element; NaN may be lost. */
-NP_INLINE float greatest(const float *x, size_t count) {
+/* The maximum of a row; NaN may be lost. */
+NP_INLINE float maximum(const float *x, size_t count) {
   float lanes[4 * LANES], best = x[0];
   for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = best;
   size_t i = 0;
@@ -31,7 +31,7 @@ NP_INLINE float greatest(const float *x, size_t count) {
 
 /* exp is that of what is finite: with an element that is NaN the whole row is. */
 NP_MULTIVERSIONED(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count)) {
-  const float best = greatest(x, count);
+  const float best = maximum(x, count);
   float lanes[2 * LANES], sum = 0.0f;
   int32_t strange[2 * LANES], any = 0;
   for (size_t c = 0; c < 2 * LANES; c++) lanes[c] = 0.0f;

@@ -9,7 +9,7 @@
 
 #define BLOCK 64    /* channels that are kept in registers */
 
-enum { GREATEST, TOTAL };
+enum { MAXIMUM, SUM };
 
 /* Elements of a plane by the strides of its rows and columns, each of which has channels. */
 typedef struct {
@@ -24,13 +24,13 @@ typedef struct {
 NP_INLINE void channels_of_plane(const float *in, plane p, float *out, const size_t count,
                                  const int kind) {
   float best[BLOCK], nan[BLOCK];
-  for (size_t c = 0; c < count; c++) best[c] = kind == TOTAL ? 0.0f : -INFINITY;
+  for (size_t c = 0; c < count; c++) best[c] = kind == SUM ? 0.0f : -INFINITY;
   for (size_t c = 0; c < count; c++) nan[c] = 0.0f;
   for (size_t row = 0; row < p.rows; row++) {
     const float *x = in + (ptrdiff_t)row * p.row_step;
     for (size_t column = 0; column < p.columns; column++, x += p.column_step) {
       for (size_t c = 0; c < count; c++) {
-        if (kind == TOTAL) {
+        if (kind == SUM) {
           best[c] += x[c];
         } else {
           best[c] = x[c] > best[c] ? x[c] : best[c];
@@ -79,7 +79,7 @@ NP_INLINE size_t inside(size_t at, size_t pad, size_t stride, size_t dilation, s
 }
 
 /* A row of output pixels. */
-NP_INLINE void row_of_pixels(const np_job *job, size_t index, const int kind) {
+NP_INLINE void pool_output_row(const np_job *job, size_t index, const int kind) {
   const struct np_pool_params *p = job->params;
   const size_t image = index / p->image.out_height, y = index % p->image.out_height;
   const size_t channels = p->image.channels;
@@ -97,26 +97,26 @@ NP_INLINE void row_of_pixels(const np_job *job, size_t index, const int kind) {
     taps.columns =
         inside(x, p->pads[1], p->strides[1], p->dilations[1], p->kernel[1], p->image.width, &left);
     over_plane(line + (taps.columns ? left : 0) * channels, taps, channels, out, kind);
-    if (kind == TOTAL) {
+    if (kind == SUM) {
       const float count = (float)(taps.rows * taps.columns);
       for (size_t c = 0; c < channels; c++) out[c] /= count;
     }
   }
 }
 
-NP_MULTIVERSIONED(void, greatest_pixels, (const np_job *job, size_t index), (job, index)) {
-  row_of_pixels(job, index, GREATEST);
+NP_MULTIVERSIONED(void, max_pool_row, (const np_job *job, size_t index), (job, index)) {
+  pool_output_row(job, index, MAXIMUM);
 }
 
-NP_MULTIVERSIONED(void, mean_pixels, (const np_job *job, size_t index), (job, index)) {
-  row_of_pixels(job, index, TOTAL);
+NP_MULTIVERSIONED(void, average_pool_row, (const np_job *job, size_t index), (job, index)) {
+  pool_output_row(job, index, SUM);
 }
 
 static void pool_row(void *context, size_t thread, size_t index) {
   (void)thread;
   const np_job *job = context;
   const struct np_pool_params *p = job->params;
-  (p->maximum ? greatest_pixels : mean_pixels)(job, index);
+  (p->maximum ? max_pool_row : average_pool_row)(job, index);
 }
 
 int np_pool(const void *params, const void *const *inputs, void *out, np_workers *workers) {

@@ -52,9 +52,9 @@ static corner corner_of(const struct np_fp32_winograd_params *p, size_t number) 
   return (corner){row / p->tiles[0], row % p->tiles[0] * p->tile, column * p->tile};
 }
 
-/* Where the pixels of a tile lie: in the image, or at `zeros` outside of it. */
-static void address(const struct np_fp32_winograd_params *p, const float *in, corner at,
-                    const float *zeros, const float **pixels) {
+/* Write the pointer of each pixel of an input tile; those outside of the image point to `zeros`. */
+static void fill_pixel_pointers(const struct np_fp32_winograd_params *p, const float *in, corner at,
+                                const float *zeros, const float **pixels) {
   const float *image = in + at.image * p->image.height * p->image.width * p->image.channels;
   for (size_t i = 0; i < p->tile + 2; i++) {
     const size_t y = at.y + i - p->pads[0]; /* huge where it is above the image */
@@ -104,7 +104,7 @@ static void part(void *context, size_t thread, size_t index) {
   memset(zeros, 0, p->image.channels * sizeof *zeros);
   for (size_t i = 0; i < count; i++) {
     const float *pixels[NP_WINOGRAD_MOST_ELEMENTS];
-    address(p, task->in, corner_of(p, first + i), zeros, pixels);
+    fill_pixel_pointers(p, task->in, corner_of(p, first + i), zeros, pixels);
     task->code->transform[p->tile == 4](pixels, p->image.channels, tiles + i * p->row_stride,
                                         p->element_stride);
     rows[i] = (int32_t)(i * p->row_stride);

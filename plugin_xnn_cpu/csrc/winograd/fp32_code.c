@@ -4,8 +4,9 @@
 
 #define MOST 6 /* elements along an axis */
 
-/* Inputs d along an axis to what is multiplied; elements of both lie some apart. */
-NP_INLINE void spread(const int tile, const vec *d, const int from, vec *v, const int to) {
+/* The input transform (Bᵀ d) along one axis; elements of d and v are `from` and `to` apart. */
+NP_INLINE void transform_input_axis(const int tile, const vec *d, const int from, vec *v,
+                                   const int to) {
   if (tile == 2) {
     v[0] = d[2 * from] - d[0];
     v[to] = d[2 * from] + d[from];
@@ -24,8 +25,9 @@ NP_INLINE void spread(const int tile, const vec *d, const int from, vec *v, cons
   v[5 * to] = a * a * b * b * d[from] + (d[5 * from] - (a * a + b * b) * d[3 * from]);
 }
 
-/* Accumulators m along an axis to outputs. */
-NP_INLINE void gather(const int tile, const vec *m, const int from, vec *y, const int to) {
+/* The output transform (Aᵀ m) along one axis. */
+NP_INLINE void transform_output_axis(const int tile, const vec *m, const int from, vec *y,
+                                    const int to) {
   const vec plus_a = m[from] + m[2 * from], minus_a = m[from] - m[2 * from];
   if (tile == 2) {
     y[0] = m[0] + plus_a;
@@ -47,11 +49,11 @@ NP_INLINE void transform_vector(const int tile, const float *const *pixels, size
   UNROLL for (int i = 0; i < size; i++) {
     vec d[MOST];
     UNROLL for (int j = 0; j < size; j++) d[j] = load_some(pixels[i * size + j] + at, count);
-    spread(tile, d, 1, half + i * size, 1);
+    transform_input_axis(tile, d, 1, half + i * size, 1);
   }
   UNROLL for (int j = 0; j < size; j++) {
     vec v[MOST];
-    spread(tile, half + j, size, v, 1);
+    transform_input_axis(tile, half + j, size, v, 1);
     UNROLL for (int i = 0; i < size; i++) {
       *(vec *)(to + (size_t)(i * size + j) * stride + at) = v[i];
     }
@@ -76,13 +78,13 @@ NP_INLINE void finish_vector(const int tile, const np_winograd_tile *p, size_t a
     UNROLL for (int i = 0; i < size; i++) {
       m[i] = *(const vec *)(p->acc + (size_t)(i * size + j) * p->stride + at);
     }
-    gather(tile, m, 1, half + j, size);
+    transform_output_axis(tile, m, 1, half + j, size);
   }
   const vec bias = *(const vec *)(p->bias + at);
   UNROLL for (int i = 0; i < tile; i++) {
     if ((size_t)i >= p->rows) break;
     vec y[4];
-    gather(tile, half + i * size, 1, y, 1);
+    transform_output_axis(tile, half + i * size, 1, y, 1);
     UNROLL for (int j = 0; j < tile; j++) {
       if ((size_t)j >= p->pixels) break;
       const size_t place = (size_t)i * p->row_stride + (size_t)j * p->pixel_stride + at;

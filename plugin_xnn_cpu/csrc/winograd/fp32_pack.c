@@ -7,7 +7,7 @@
 
 #define MOST_SIZE 6 /* elements along an axis */
 
-/* What three weights become: at each point, the polynomial that has them as coefficients, divided
+/* The matrix G of Cook-Toom for 3 weights: each row evaluates their polynomial at one point, divided
  * by the distances to the other points. */
 typedef struct {
   size_t size;
@@ -30,8 +30,10 @@ static transform transform_of(size_t tile) {
   return by;
 }
 
-static void spread(const transform *by, const float *weights, size_t step, float *out,
-                   size_t out_step) {
+/* The weight transform G g Gᵀ of one 3×3 kernel; elements of g and of the result are `step` and
+ * `out_step` apart. */
+static void transform_weights(const transform *by, const float *weights, size_t step, float *out,
+                              size_t out_step) {
   double half[MOST_SIZE][3];
   for (size_t i = 0; i < by->size; i++) {
     const double *row = by->rows[i];
@@ -68,7 +70,7 @@ void np_fp32_winograd_pack(size_t lanes, size_t tile, size_t outputs, size_t cha
     for (size_t channel = 0; channel < channels; channel++) {
       for (size_t n = 0; n < at.columns; n++) {
         const float *kernel = source + (at.first + n) * 9 * channels + channel;
-        spread(&by, kernel, channels, &row[0][n], NP_FP32_MAX_NR);
+        transform_weights(&by, kernel, channels, &row[0][n], NP_FP32_MAX_NR);
       }
       for (size_t i = 0; i < elements; i++) {
         memcpy(to + (i * channels + channel) * at.width, row[i], at.width * sizeof *to);

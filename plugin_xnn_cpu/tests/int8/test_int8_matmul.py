@@ -104,7 +104,7 @@ def test_a_gemm_that_is_scaled(alpha):
     ],
 )
 @pytest.mark.parametrize("cached", [False, "memory"])
-def test_operands_that_do_not_fit_int8_run_in_float32(constants, reason, cached):
+def test_operands_that_do_not_fit_int8_have_float_rows(constants, reason, cached):
     if not np.isfinite(constants.get("s", 1)).all():
         skip_where_nan_is_lost()
     inputs = len(constants.get("w", with_one(0)))
@@ -114,7 +114,7 @@ def test_operands_that_do_not_fit_int8_run_in_float32(constants, reason, cached)
         model.graph.node[0].attribute[0].i = 0
     program = compile_model(model, cache=cached)
     kernel = kernel_of(program)
-    assert kernel.startswith(f"{fully_connected()} in float32: {reason}")
+    assert kernel.startswith(f"fully connected in int8 (weights): {reason}")
     feeds = {"x": rows(3, inputs)}
     with np.errstate(all="ignore"):
         check(model, feeds, program=program)
@@ -125,10 +125,10 @@ def test_zero_points_of_0_are_none():
     assert kernel_of(program) == WEIGHTS
 
 
-def test_unsigned_weights_are_dequantized():
+def test_unsigned_weights_have_float_rows():
     array = RNG.integers(0, 256, (37, 19)).astype(np.uint8)
     program = check(quantized_matmul(w=array), {"x": rows(2)})
-    assert kernel_of(program) == f"{fully_connected()} in float32: a zero point is not 0"
+    assert kernel_of(program) == "fully connected in int8 (weights): a zero point is not 0"
 
 
 def test_infinities_and_nan_in_rows():
@@ -287,10 +287,10 @@ def test_accumulators_at_the_limit_of_32_bits():
         np.testing.assert_allclose(program.run({"x": x})["y"], right, rtol=1e-4)
 
 
-def test_matmuls_that_cannot_quantize_rows_run_in_float32(monkeypatch):
+def test_matmuls_that_cannot_quantize_rows_have_float_rows(monkeypatch):
     monkeypatch.setattr(quantization, "LEAST_WEIGHT", -127)
     unfit = compile_model(quantized_matmul(w=with_one(-128), dynamic=True))
-    assert kernel_of(unfit) == f"{fully_connected()} in float32: a weight is -128"
+    assert kernel_of(unfit) == "fully connected in int8 (weights): a weight is -128"
     floats = quantized_matmul(w=np.ones((37, 19), np.float32), dynamic=True)
     del floats.graph.node[0]
     floats.graph.node[0].input[1] = "w"

@@ -72,7 +72,7 @@ def test_weight_of_minus_128_where_kernels_need_minus_127(monkeypatch):
     weight = WEIGHT.copy()
     weight[3, 2] = -128
     kernel = kernel_of(quantized_matmul(weight, SCALES), "MatMul", x=normal(7, 12))
-    assert kernel.endswith(" in float32: a weight is -128")
+    assert kernel.endswith(" in int8 (weights): a weight is -128")
 
 
 def test_zero_point_of_weights():

@@ -109,13 +109,13 @@ def _correct_pad(node: ir.Node) -> None:
     """Set the type of what a Pad adds; the converter writes float32, or keeps an attribute."""
     node.attributes.pop("value", None)
     data, added = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
-    maker = None if added is None else added.producer()
-    tensor = None if maker is None else maker.attributes.get_tensor("value", None)
-    if data is None or data.dtype is None or maker is None or tensor is None:
+    producer = None if added is None else added.producer()
+    tensor = None if producer is None else producer.attributes.get_tensor("value", None)
+    if data is None or data.dtype is None or producer is None or tensor is None:
         return
     if data.dtype != tensor.dtype:
         number = ir.Tensor(tensor.numpy().astype(data.dtype.numpy()), dtype=data.dtype)
-        maker.attributes["value"] = ir.AttrTensor("value", number)
+        producer.attributes["value"] = ir.AttrTensor("value", number)
 
 
 def _set_text_attribute(node: ir.Node, name: str, text: str) -> None:
@@ -186,21 +186,21 @@ def _declare_as_before(before: ir.Model, after: ir.Model) -> None:
     after.graph.name, after.doc_string = before.graph.name, before.doc_string
     after.graph.doc_string = before.graph.doc_string
     known = {value.name: value for value in before.graph.inputs}
-    makers: dict[str | None, ir.Node] = {}
+    producers: dict[str | None, ir.Node] = {}
     for node in before.graph.all_nodes():
         known.update((value.name, value) for value in node.outputs if value.name)
-        makers.update((value.name, node) for value in node.outputs if value.name)
+        producers.update((value.name, node) for value in node.outputs if value.name)
     outputs = [value for node in after.graph.all_nodes() for value in node.outputs]
     for value in (*after.graph.inputs, *outputs):
         declared = known.get(value.name)
         value.type = None if declared is None else declared.type
         value.shape = None if declared is None else declared.shape
     for node in after.graph.all_nodes():
-        maker = next((makers[v.name] for v in node.outputs if v.name in makers), None)
-        if maker is not None and node.op_type == maker.op_type:
-            node.name = maker.name
-            node.metadata_props.update(maker.metadata_props)
-            node.doc_string = maker.doc_string
+        producer = next((producers[v.name] for v in node.outputs if v.name in producers), None)
+        if producer is not None and node.op_type == producer.op_type:
+            node.name = producer.name
+            node.metadata_props.update(producer.metadata_props)
+            node.doc_string = producer.doc_string
 
 
 def _changed(nodes: Iterable[ir.Node], before: int, to: int) -> list[ir.Node]:

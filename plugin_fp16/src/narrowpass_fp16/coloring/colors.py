@@ -152,13 +152,13 @@ class Coloring:
             decision = f"{verdict.color.value}, {'narrow' if narrow else 'wide'}"
             measured, limit = verdict.measured, verdict.limit
             if measured is None:
-                measured, limit = self._range(node)
+                measured, limit = self._measured_largest(node)
             reason = verdict.reason or self._excuse(node)
             ctx.decisions.append(
                 Decision(name, node.op_type, decision, verdict.by, reason, measured, limit)
             )
 
-    def _range(self, node: ir.Node) -> tuple[float | None, float | None]:
+    def _measured_largest(self, node: ir.Node) -> tuple[float | None, float | None]:
         """Return the largest element of a node's results on the data, and the limit of the type."""
         seen = self._ranges.largest
         found = [seen[value] for value in node.outputs if value in seen]

@@ -55,8 +55,8 @@ def deciding(
     waiting = list(found)
     while waiting:
         for value in waiting.pop().inputs:
-            maker = None if value is None else value.producer()
-            if maker is not None and maker not in found and color(maker) is Color.GRAY:
-                found.add(maker)
-                waiting.append(maker)
+            producer = None if value is None else value.producer()
+            if producer is not None and producer not in found and color(producer) is Color.GRAY:
+                found.add(producer)
+                waiting.append(producer)
     return found

@@ -48,15 +48,15 @@ def exact_nodes(
         if value in seen or not is_float(value):
             continue
         seen.add(value)
-        maker = value.producer()
+        producer = value.producer()
         if value in given:
             waiting += given[value]
-        elif maker is not None and color(maker) is Color.GREEN:
+        elif producer is not None and color(producer) is Color.GREEN:
             green.add(value)
-        elif maker is not None:
-            if color(maker) is Color.GRAY:
-                found.append(maker)
-            waiting += [item for item in maker.inputs if item is not None]
+        elif producer is not None:
+            if color(producer) is Color.GRAY:
+                found.append(producer)
+            waiting += [item for item in producer.inputs if item is not None]
     # At a border there is something to lose only if a source is not of a green node.
     inexact = green | {value for value in seen if _fits(value, dtype)}
     while more := {
@@ -116,11 +116,16 @@ def truncated(node: ir.Node) -> ir.Node | None:
     What a narrow number becomes without its fraction is a narrow number, however large it is.
     """
     value = node.inputs[0]
-    maker = None if value is None else value.producer()
-    if maker is None or maker.op_type != "Cast" or maker.domain or maker.inputs[0] is None:
+    producer = None if value is None else value.producer()
+    if (
+        producer is None
+        or producer.op_type != "Cast"
+        or producer.domain
+        or producer.inputs[0] is None
+    ):
         return None
-    whole = maker.outputs[0].dtype in (ir.DataType.INT32, ir.DataType.INT64)
-    return maker if whole and is_float(maker.inputs[0]) else None
+    whole = producer.outputs[0].dtype in (ir.DataType.INT32, ir.DataType.INT64)
+    return producer if whole and is_float(producer.inputs[0]) else None
 
 
 def rounded_by(value: ir.Value | None) -> list[ir.Node]:

@@ -165,9 +165,9 @@ def _follow(
     )
     for value in way:
         wide.add(value)
-        maker = value.producer()
-        if maker is not None and maker.op_type not in ("Constant", "ConstantOfShape"):
-            found.setdefault(maker, reason)
+        producer = value.producer()
+        if producer is not None and producer.op_type not in ("Constant", "ConstantOfShape"):
+            found.setdefault(producer, reason)
         for node in ends.get(value, ()):
             found.setdefault(node, reason)
 
@@ -203,8 +203,8 @@ def _is_bias(value: ir.Value | None, node: ir.Node) -> bool:
     tensor = None if value is None else constant_of(value)
     if tensor is None or tensor.size == 1:
         return False
-    makers = [other.producer() for other in node.inputs if other is not None]
-    return any(maker is not None and maker.op_type in _INEXACT for maker in makers)
+    producers = [other.producer() for other in node.inputs if other is not None]
+    return any(producer is not None and producer.op_type in _INEXACT for producer in producers)
 
 
 def _is_double(value: ir.Value) -> bool:

@@ -65,7 +65,7 @@ class Emission:
                 self._request_accumulators(node)
                 self.changed = True
         for value, uses in list(self._placement.uses.items()):
-            if uses.maker is None:
+            if uses.producer is None:
                 self._store(value, uses)
             else:
                 self._type(value, uses)
@@ -78,18 +78,18 @@ class Emission:
         if not narrow or value.name is None:
             return
         alone = not wide and not value.is_graph_output()
-        maker = value.producer()
-        if maker is None:
+        producer = value.producer()
+        if producer is None:
             narrowed = self._narrow_initializer(value, value, alone=alone)
-        elif maker.op_type == "Constant":
-            narrowed = self._narrow_constant(maker, alone=alone)
+        elif producer.op_type == "Constant":
+            narrowed = self._narrow_constant(producer, alone=alone)
         else:
-            narrowed = self._narrow_stored(maker, alone=alone)
+            narrowed = self._narrow_stored(producer, alone=alone)
         if narrowed is not value:
             for node, index in narrow:
                 _replace(node, index, narrowed)
-        if maker is not None and maker.graph is not None and alone and narrowed is not value:
-            maker.graph.remove(maker, safe=True)
+        if producer is not None and producer.graph is not None and alone and narrowed is not value:
+            producer.graph.remove(producer, safe=True)
         self.changed = True
 
     def _narrow_initializer(self, value: ir.Value, source: ir.Value, *, alone: bool) -> ir.Value:
@@ -143,7 +143,7 @@ class Emission:
 
     def _type(self, value: ir.Value, uses: Uses) -> None:
         """Set the type of a computed value, and insert a cast for users of the other type."""
-        is_narrow = self._placement.narrow(uses.maker)
+        is_narrow = self._placement.narrow(uses.producer)
         if is_narrow:
             value.type = ir.TensorType(self._dtype)
             if value.const_value is not None:  # the default of an input

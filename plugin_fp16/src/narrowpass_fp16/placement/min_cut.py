@@ -11,12 +11,12 @@ from collections import deque
 
 SOURCE = 0
 SINK = 1
-ENDLESS = 1 << 120
+INFINITE = 1 << 120
 """A capacity that is never cut."""
 
 
 class Network:
-    """A directed network with whole capacities.
+    """A directed network with integer capacities.
 
     Args:
         nodes: how many there are, `SOURCE` and `SINK` among them.
@@ -25,7 +25,7 @@ class Network:
     def __init__(self, nodes: int = 2) -> None:
         self._edges: list[list[int]] = [[] for _ in range(nodes)]
         self._to: list[int] = []
-        self._room: list[int] = []
+        self._residual: list[int] = []
 
     def add_node(self) -> int:
         """Add a node; return its number."""
@@ -34,19 +34,19 @@ class Network:
 
     def add_edge(self, start: int, end: int, capacity: int) -> None:
         """Add an edge, paid where `start` is on the side of the source and `end` is not."""
-        for tail, head, room in ((start, end, capacity), (end, start, 0)):
+        for tail, head, residual in ((start, end, capacity), (end, start, 0)):
             self._edges[tail].append(len(self._to))
             self._to.append(head)
-            self._room.append(room)
+            self._residual.append(residual)
 
     def cut(self) -> list[bool]:
-        """Find a cheapest cut; of several, that with most nodes on the source's side.
+        """Return a minimum cut; of several, that with most nodes on the source's side.
 
         Returns:
             For each node, whether it is on the source's side.
 
         Raises:
-            ValueError: only endless edges separate the two.
+            ValueError: only edges of infinite capacity separate the two.
         """
         for part in self._parts():
             self._saturate(part)
@@ -58,13 +58,13 @@ class Network:
             node = waiting.popleft()
             for edge in self._edges[node]:
                 before = self._to[edge]
-                if not reaches[before] and self._room[edge ^ 1]:
+                if not reaches[before] and self._residual[edge ^ 1]:
                     reaches[before] = True
                     waiting.append(before)
         return [not found for found in reaches]
 
     def _parts(self) -> list[list[int]]:
-        """Return the nodes that hang together when source and sink are left out."""
+        """Return the connected components without source and sink."""
         seen = [False] * len(self._edges)
         seen[SOURCE] = seen[SINK] = True
         parts = []
@@ -83,14 +83,14 @@ class Network:
         return parts
 
     def _saturate(self, part: list[int]) -> None:
-        """Send as much as can be sent through some nodes."""
+        """Push the maximum flow through a connected component (Dinic)."""
         members = set(part)
         entries = [
             edge ^ 1 for node in part for edge in self._edges[node] if self._to[edge] == SOURCE
         ]
-        entries = [edge for edge in entries if self._room[edge]]
+        entries = [edge for edge in entries if self._residual[edge]]
         exits = any(
-            self._to[edge] == SINK and self._room[edge] for n in part for edge in self._edges[n]
+            self._to[edge] == SINK and self._residual[edge] for n in part for edge in self._edges[n]
         )
         if not entries or not exits:
             return
@@ -100,7 +100,7 @@ class Network:
                 return
             position = dict.fromkeys(level, 0)
             for entry in entries:
-                while self._room[entry] and self._push(entry, level, position):
+                while self._residual[entry] and self._push(entry, level, position):
                     pass
 
     def _levels(self, entries: list[int], members: set[int]) -> dict[int, int]:
@@ -108,38 +108,42 @@ class Network:
         waiting: deque[int] = deque()
         for entry in entries:
             node = self._to[entry]
-            if self._room[entry] and node not in level:
+            if self._residual[entry] and node not in level:
                 level[node] = 1
                 waiting.append(node)
         while waiting:
             node = waiting.popleft()
             for edge in self._edges[node]:
                 other = self._to[edge]
-                if self._room[edge] and other not in level and (other in members or other == SINK):
+                if (
+                    self._residual[edge]
+                    and other not in level
+                    and (other in members or other == SINK)
+                ):
                     level[other] = level[node] + 1
                     if other != SINK:
                         waiting.append(other)
         return level
 
     def _push(self, entry: int, level: dict[int, int], position: dict[int, int]) -> bool:
-        """Send flow along one path of rising levels; return whether there was one."""
+        """Push flow along one path of the level graph; return whether there was one."""
         path = [entry]
         while True:
             node = self._to[path[-1]]
             if node == SINK:
-                amount = min(self._room[edge] for edge in path)
-                if amount > ENDLESS >> 1:
+                amount = min(self._residual[edge] for edge in path)
+                if amount > INFINITE >> 1:
                     raise ValueError("something that must be on one side must be on the other too")
                 for edge in path:
-                    self._room[edge] -= amount
-                    self._room[edge ^ 1] += amount
+                    self._residual[edge] -= amount
+                    self._residual[edge ^ 1] += amount
                 return True
             edges = self._edges[node]
             at = position.get(node, len(edges))
             while at < len(edges):
                 edge = edges[at]
                 other = self._to[edge]
-                if self._room[edge] and level.get(other) == level[node] + 1:
+                if self._residual[edge] and level.get(other) == level[node] + 1:
                     break
                 at += 1
             position[node] = at

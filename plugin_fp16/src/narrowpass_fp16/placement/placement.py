@@ -22,13 +22,13 @@ from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.coloring.stored_weights import stored_value
 from narrowpass_fp16.graph.schemas import can_hold, is_float, slots
-from narrowpass_fp16.placement.min_cut import ENDLESS, SINK, SOURCE, Network
+from narrowpass_fp16.placement.min_cut import INFINITE, SINK, SOURCE, Network
 
 WIDE = SINK
 _CAST, _NODE = 1 << 16, 1
 """What counts less than a byte: that there is a cast; that what had better be wide is narrow."""
 _BYTE = _CAST << 16
-_ROUNDED = ENDLESS >> 24
+_ROUNDED = INFINITE >> 24
 """More than all casts together: that something is rounded which must not be."""
 _LOOP = 16
 """How many times as much as another a cast within a loop counts, for each loop around it."""
@@ -39,13 +39,13 @@ class Uses:
     """The producer and the users of a value.
 
     Attributes:
-        maker: the variable of its producer; None for a constant, which is stored as needed.
+        producer: the variable of its producer; None for a constant, which is stored as needed.
         readers: for each variable, who reads it so: a node and the index of its input, or a graph
             and the index of its output.
         depth: how many loops it is computed in.
     """
 
-    maker: int | None
+    producer: int | None
     readers: dict[int, list[tuple[ir.Node | ir.Graph, int]]] = field(default_factory=dict)
     depth: int = 0
 
@@ -121,36 +121,36 @@ class Placement:
     def solve(self) -> None:
         """Choose."""
         for value, uses in self.uses.items():
-            maker = uses.maker
+            producer = uses.producer
             if not uses.readers:
                 continue
-            if maker is None:
+            if producer is None:
                 self._add_constant(value, uses)
                 continue
             price = self._price(value, uses.depth)
             up, down = self._network.add_node(), self._network.add_node()
-            if maker != SINK:
-                self._network.add_edge(maker, up, price)
-            self._network.add_edge(down, maker, price)
+            if producer != SINK:
+                self._network.add_edge(producer, up, price)
+            self._network.add_edge(down, producer, price)
             for reader in uses.readers:
-                self._network.add_edge(up, reader, ENDLESS)
+                self._network.add_edge(up, reader, INFINITE)
                 if reader != SINK:
-                    self._network.add_edge(reader, down, ENDLESS)
+                    self._network.add_edge(reader, down, INFINITE)
         self._keep_exact()
         for (node, _), variable in self.variables.items():
             if node in self._better_wide:
                 self._network.add_edge(variable, SINK, _NODE)
         for variable, color in self._fixed.items():
             if color is Color.GREEN:
-                self._network.add_edge(SOURCE, variable, ENDLESS)
+                self._network.add_edge(SOURCE, variable, INFINITE)
             elif color is Color.RED:
-                self._network.add_edge(variable, SINK, ENDLESS)
+                self._network.add_edge(variable, SINK, INFINITE)
         self._narrow = self._network.cut()
         self._nodes = {
             node for (node, _), variable in self.variables.items() if self._narrow[variable]
         }
         for value, uses in self.uses.items():
-            constant = value.producer() if uses.maker is None else None
+            constant = value.producer() if uses.producer is None else None
             if constant is not None and any(self._narrow[reader] for reader in uses.readers):
                 self._nodes.add(constant)
         for node, variables in self._calls.items():
@@ -164,13 +164,13 @@ class Placement:
         up = self._network.add_node()
         self._network.add_edge(SOURCE, up, 2 * self._price(value, 0))
         for reader in uses.readers:
-            self._network.add_edge(up, reader, ENDLESS)
+            self._network.add_edge(up, reader, INFINITE)
 
     def _keep_exact(self) -> None:
         """Let Casts read a narrow value only where there is one: none is rounded for them."""
         for value, reader in self._kept:
-            maker = self.uses[value].maker
-            self._network.add_edge(reader, SINK if maker is None else maker, _ROUNDED)
+            producer = self.uses[value].producer
+            self._network.add_edge(reader, SINK if producer is None else producer, _ROUNDED)
         for node, first in self._follows.items():
             result, source = self.variables[node, "T2"], self.variables[first, "T1"]
             self._network.add_edge(result, source, _ROUNDED)
@@ -370,14 +370,14 @@ class Placement:
             self.variables[key] = self._network.add_node()
         return self.variables[key]
 
-    def _add_value(self, value: ir.Value, maker: int | None, depth: int = 0) -> None:
+    def _add_value(self, value: ir.Value, producer: int | None, depth: int = 0) -> None:
         if not is_float(value):
             return
         known = self.uses.get(value)
         if known is None:
-            self.uses[value] = Uses(maker, depth=depth)
+            self.uses[value] = Uses(producer, depth=depth)
         else:
-            known.maker, known.depth = maker, depth
+            known.producer, known.depth = producer, depth
 
     def _read(self, value: ir.Value, reader: int, node: ir.Node | ir.Graph, index: int) -> None:
         uses = self.uses.setdefault(value, Uses(WIDE))
@@ -389,7 +389,7 @@ class Placement:
             dims = value.shape or ()
             size = max(1, math.prod(dim for dim in dims if isinstance(dim, int)))
         price: int = (size * _BYTE + _CAST) * _LOOP**depth
-        return min(price, ENDLESS >> 40)
+        return min(price, INFINITE >> 40)
 
 
 def _is_constant(node: ir.Node) -> bool:

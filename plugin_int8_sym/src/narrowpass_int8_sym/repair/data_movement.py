@@ -22,7 +22,7 @@ from narrowpass_int8_sym.repair.weights import WEIGHTED
 _CONVERSION = "QuantizeLinear"
 
 _SELECTING = SELECTION | {"Clip", "Concat", "Relu", "Resize"}
-"""Operators whose results may be elements of their operand; see `_selects`."""
+"""Operators whose results may be elements of their operand; see `_keeps_quantization`."""
 
 
 def unify(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | Violation | None:
@@ -43,7 +43,7 @@ def unify(editor: Editor, operator: Operator, spec: QuantizationSpec) -> str | V
         return None
     if node.op_type == "Concat":
         return _requantize_operands(editor, operator, spec)
-    if len(operator.operands) != 1 or not _selects(node, first):
+    if len(operator.operands) != 1 or not _keeps_quantization(node, first):
         return None
     return _requantize_result(editor, operator, first, spec)
 
@@ -89,7 +89,7 @@ def _violation(how: Quantization, to: Quantization, spec: QuantizationSpec) -> V
     return found[0] if found else None
 
 
-def _selects(node: ir.Node, how: Quantization) -> bool:
+def _keeps_quantization(node: ir.Node, how: Quantization) -> bool:
     """Return whether all results of an operator are exactly representable in the quantization."""
     if node.op_type == "Resize":
         mode = node.attributes.get_string("mode", "nearest")
@@ -154,7 +154,9 @@ def quantize_like_operand(editor: Editor, operator: Operator, spec: Quantization
         return None
     if not all(how.is_same(first) for how in operator.operands):
         return None
-    if node.op_type != "Concat" and not (len(operator.operands) == 1 and _selects(node, first)):
+    if node.op_type != "Concat" and not (
+        len(operator.operands) == 1 and _keeps_quantization(node, first)
+    ):
         return None
     if not any(_computes(user, spec) for value in node.outputs for user, _ in value.uses()):
         return None

@@ -127,7 +127,7 @@ def symmetrize(
                 return "its weight is int8, 128 less, like its zero point"
             if clamp and not how.signed.zero_point.any():
                 return _clamp(editor, node, centered, how, allowed)
-            return _violation(how, bounds, allowed)
+            return _weight_violation(how, bounds, allowed)
         half, _ = replace(how, scale=np.where(beyond, 2, 1)).along(integers)
         centered //= half.astype(np.int16)
         how = replace(how, scale=twice)
@@ -182,7 +182,10 @@ def _has_integer_bias(node: ir.Node) -> bool:
     return any(bias is not None and is_node(bias.producer(), "DequantizeLinear") for bias in biases)
 
 
-def _violation(how: Quantization, bounds: tuple[Array, Array], allowed: IntegerRange) -> Violation:
+def _weight_violation(
+    how: Quantization, bounds: tuple[Array, Array], allowed: IntegerRange
+) -> Violation:
+    """Return the limit of the backend that a weight breaks: zero point 0, or its integer range."""
     zero = np.ravel(how.signed.zero_point)
     worst = int(zero[np.abs(zero).argmax()])
     if worst:

@@ -11,10 +11,10 @@ typedef struct {
   uint8_t *scratch;
 } job;
 
-/* Where rows from `first` on start, and how they were quantized; returns what they are read from.
- * */
-static const uint8_t *address(const job *task, size_t first, size_t rows, size_t steps,
-                              uint8_t *scratch) {
+/* Prepare a row tile: write the offset, scale and zero point of each row, and upcast rows that are
+ * not in the kernel's form to scratch memory. Returns what the offsets count from. */
+static const uint8_t *prepare_rows(const job *task, size_t first, size_t rows, size_t steps,
+                                   uint8_t *scratch) {
   const struct np_int8_gemm_params *p = task->params;
   const np_int8_micro_kernels *code = task->code;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
@@ -52,7 +52,7 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t rows = first + p->row_tile < p->rows ? p->row_tile : p->rows - first;
   const size_t steps = (p->channels + code->group - 1) / code->group;
   uint8_t *scratch = task->scratch + thread * p->thread_scratch;
-  const uint8_t *image = address(task, first, rows, steps, scratch);
+  const uint8_t *image = prepare_rows(task, first, rows, steps, scratch);
   const size_t last =
       columns + p->part_columns < p->outputs ? columns + p->part_columns : p->outputs;
   const int32_t run = 0;

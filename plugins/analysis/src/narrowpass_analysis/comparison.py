@@ -19,7 +19,7 @@ from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program, 
 from narrowpass_analysis.inputs import describe_input, random_inputs
 from narrowpass_analysis.latency import Latency, measure
 from narrowpass_analysis.metrics import Difference, difference
-from narrowpass_analysis.nonfinite import Share
+from narrowpass_analysis.nonfinite import NanCount
 from narrowpass_analysis.values import check_elements
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Show = Callable[[str, int, int], None]
 
 @dataclass
 class MethodRow:
-    """What the comparison of one method gave.
+    """The result of comparing one method.
 
     Attributes:
         latencies: of A and of B.
@@ -40,7 +40,7 @@ class MethodRow:
 
     latencies: list[Latency] = field(default_factory=list)
     differences: dict[str, Difference] = field(default_factory=dict)
-    nan: dict[str, tuple[Share, Share]] = field(default_factory=dict)
+    nan: dict[str, tuple[NanCount, NanCount]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -51,7 +51,7 @@ class MethodRow:
             "outputs": {
                 name: {
                     **value.to_json(),
-                    **{f"nan_{s}": n.value for s, n in zip("ab", self.nan[name], strict=True)},
+                    **{f"nan_{s}": n.share for s, n in zip("ab", self.nan[name], strict=True)},
                 }
                 for name, value in self.differences.items()
             },
@@ -222,10 +222,10 @@ def _add(row: MethodRow, a: Outputs, b: Outputs, where: str) -> None:
         except DataError as error:
             raise DataError(f"{where}: output {name!r} of B and A: {error}") from error
         rows[name] = rows[name].worst(found) if name in rows else found
-        for share, value in zip(
-            row.nan.setdefault(name, (Share(), Share())), (reference, b[name]), strict=True
+        for count, value in zip(
+            row.nan.setdefault(name, (NanCount(), NanCount())), (reference, b[name]), strict=True
         ):
-            share.add(value)
+            count.add(value)
 
 
 def _pairs(a: Bundle, b: Bundle, method: str | None) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""Numbers that are none: how many NaN and infinities outputs hold."""
+"""Counts of NaN and infinities in outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from narrowpass_analysis.inputs import upcast_to_numpy
 
 
 @dataclass
-class Share:
+class NanCount:
     """How many elements of an output are NaN, over the samples.
 
     Attributes:
@@ -23,21 +23,21 @@ class Share:
     total: int = 0
 
     def add(self, value: Any) -> None:
-        """Count those of an output: an array, several, or None."""
+        """Count NaN and all elements of an output: an array, a sequence of them, or None."""
         if isinstance(value, list | tuple):
             for item in value:
                 self.add(item)
         elif isinstance(value, np.ndarray):
-            self.nan += count(value)[0]
+            self.nan += count_nonfinite(value)[0]
             self.total += value.size
 
     @property
-    def value(self) -> float:
-        """The share; 0 of no elements."""
+    def share(self) -> float:
+        """The share of NaN; 0 where there are no elements."""
         return self.nan / self.total if self.total else 0.0
 
 
-def count(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+def count_nonfinite(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Return the number of NaN and of infinities."""
     numbers = upcast_to_numpy(array)
     if numbers.dtype.kind not in "fc":

@@ -135,9 +135,9 @@ def _describe(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
     import numpy as np
 
     from narrowpass_analysis.inputs import upcast_to_numpy
-    from narrowpass_analysis.nonfinite import count
+    from narrowpass_analysis.nonfinite import count_nonfinite
 
-    nan, inf = count(array)
+    nan, inf = count_nonfinite(array)
     row: dict[str, Any] = {
         "name": name,
         "dtype": "string" if array.dtype.kind in "OU" else str(array.dtype),

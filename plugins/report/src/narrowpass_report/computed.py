@@ -63,10 +63,10 @@ def _reads_bytes(
     for value in node.inputs:
         if value is None or constant_tensor(value) is not None:
             continue
-        maker = value.producer()
-        if maker in dequantized and maker is not None:
-            computed += constant_tensor(maker.inputs[0]) is None
-        elif maker in chain:
+        producer = value.producer()
+        if producer in dequantized and producer is not None:
+            computed += constant_tensor(producer.inputs[0]) is None
+        elif producer in chain:
             computed += 1
         elif value.dtype is None or value.dtype.is_floating_point():
             return False

@@ -73,9 +73,10 @@ def render(bundle: Bundle, title: str) -> str:
         )
     )
     script = _script()
+    policy = _content_security_policy(script)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}: what the passes decided</title>\n"
         f"<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n{body}"
@@ -118,8 +119,8 @@ def _script() -> str:
     return f'\n(() => {{\n"use strict";\n{parts}}})();\n'
 
 
-def _policy(script: str) -> str:
-    """Let this script run and nothing else, were a name of the model ever taken for a tag."""
+def _content_security_policy(script: str) -> str:
+    """Return a policy that runs this inline script only, even if HTML is injected by a name."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "

@@ -69,7 +69,9 @@ _PROBED = 7
 def probe_layout(
     kind: str, outputs: int, pack: Callable[[Array, Array, Array, Session], Block | None]
 ) -> Layout | None:
-    """Return XNNPACK's layout, if it is the one that our kernel for this processor reads.
+    """Return XNNPACK's packed layout, if our kernel for this processor can read it.
+
+    A small known matrix, the probe, is packed by XNNPACK and compared element by element.
 
     XNNPACK chooses NR by the number of outputs, so that each number is probed.
 
@@ -99,13 +101,13 @@ def probe_layout(
             "NP_PANELS_F16": [bias, matrix],
             "NP_PANELS_INT8": [bias / scales, matrix, scales],
         }[name]
-        same = all(map(np.array_equal, _unpacked(raw, layout, outputs), wanted))
+        same = all(map(np.array_equal, _unpack_probe(raw, layout, outputs), wanted))
         del raw
     return layout if same else None
 
 
-def _unpacked(raw: Array, layout: Layout, outputs: int) -> list[Array]:
-    """Return the bias, weights and scales of a probe, in the order in which they are stored."""
+def _unpack_probe(raw: Array, layout: Layout, outputs: int) -> list[Array]:
+    """Read bias, weights and scales of the packed probe matrix back, assuming `layout`."""
     width = layout.width
     panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
     kind, start = np.dtype(f"f{layout.element}" if layout.element > 1 else "i1"), 0

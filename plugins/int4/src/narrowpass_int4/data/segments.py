@@ -192,15 +192,15 @@ class Segments:
 
     def _needed(self, stop: int, outputs: Sequence[str]) -> set[int]:
         """Return the nodes from the present one up to `stop` that these values depend on."""
-        makers = {name: place for name, place in self._produced.items() if place >= self._at}
-        waiting = [makers[name] for name in outputs]
+        producers = {name: place for name, place in self._produced.items() if place >= self._at}
+        waiting = [producers[name] for name in outputs]
         found: set[int] = set()
         while waiting:
             place = waiting.pop()
             if place in found or place >= stop:
                 continue
             found.add(place)
-            waiting += [makers[name] for name in self._reads[place] if name in makers]
+            waiting += [producers[name] for name in self._reads[place] if name in producers]
         return found
 
 

@@ -13,7 +13,7 @@ from narrowpass_planning.plan.loop import LoopSignature, ScanInput
 
 Array = np.ndarray[Any, Any]
 
-_ENDLESS = (1 << 63) - 1
+_INT64_MAX = (1 << 63) - 1
 
 
 class Iterations:
@@ -79,7 +79,7 @@ class Iterations:
             repeated = self._body.repeated(feeds, roles, pool)
             if repeated is not None:
                 known = limit is not None
-                most = _ENDLESS if limit is None else limit
+                most = _INT64_MAX if limit is None else limit
                 states, stacks = repeated.run(feeds, scans, most, pool, known=known)
                 return states, stacks, [True] * len(states)
         return self._one_by_one(feeds, scans, limit, pool)

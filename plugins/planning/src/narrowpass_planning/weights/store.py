@@ -126,7 +126,7 @@ class ArrayBlocks:
         self._offers[entry.name, entry.seed, entry.size] = entry
 
     def find(self, name: str, layout: int, size: int) -> Array | None:
-        """Return the bytes of a block; None where there is none."""
+        """Return the bytes of a block, which the session then holds; None where there is none."""
         if not name:
             return None
         key = name, layout, size
