@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,22 @@ import pytest
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native import isa, library, table, target
-from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise, fp32_winograd, int8_convolution
+from narrowpass_xnn_cpu.native import attention_params, isa, library, table, target
+from narrowpass_xnn_cpu.native.own import (
+    batched,
+    bf16,
+    fp32,
+    fp32_depthwise,
+    fp32_winograd,
+    gemv,
+    int8_convolution,
+    int8_depthwise,
+    int8_winograd,
+    tiling,
+)
+from narrowpass_xnn_cpu.native.own import (
+    int8 as own_int8,
+)
 from narrowpass_xnn_cpu.native.problems import (
     ConvAttributes,
     Convolution,
@@ -132,3 +147,25 @@ def test_the_created_kernel_is_the_selected_one():
         create = table.create_matmul if isinstance(problem, Matmul) else table.create_convolution
         if "BF16" not in row.kernel.call:  # XNNPACK does not have it everywhere
             assert create(problem).kernel is getattr(row.kernel, "kernel", row.kernel)
+
+
+C_SOURCES = Path(__file__).parents[2] / "csrc"
+NUMBERS = {
+    ("attention/code.c", "MOST_ROWS"): attention_params._TILE,
+    ("gemm/bf16/panel.h", "NP_BF16_COLUMNS"): bf16.NR,
+    ("gemm/fp32/panel.h", "NP_FP32_MAX_NR"): batched._MOST_COLUMNS,
+    ("gemm/int8/panel.h", "NP_INT8_MR"): own_int8.MR,
+    ("gemm/int8/panel.h", "NP_INT8_NR"): tiling.NR,
+    ("gemm/int8/panel.h", "NP_INT8_TILE"): int8_winograd._ELEMENTS,
+    ("gemm/int8/panel.h", "NP_INT8_VNNI_PIXEL"): int8_depthwise._VNNI_PIXEL,
+    ("gemm/matmul/matmul.h", "NP_MATMUL_BATCH"): batched.BATCH,
+    ("gemv/gemv.h", "NP_GEMV_MAX_ROWS"): gemv.MAX_ROWS,
+}
+"""Sizes of kernels that plans depend on, which need no library."""
+
+
+@pytest.mark.parametrize(("file", "name"), NUMBERS)
+def test_sizes_that_plans_depend_on_are_those_of_the_kernels(file, name):
+    text = (C_SOURCES / file).read_text(encoding="utf-8")
+    (number,) = re.findall(rf"^#define {name} (\d+)\b", text, re.MULTILINE)
+    assert NUMBERS[file, name] == int(number)

@@ -17,8 +17,6 @@ from narrowpass_xnn_cpu.native.own.tiling import (
 from narrowpass_xnn_cpu.native.problems.bounds import Shape, checked_shape, checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 
-_BLOCK = 16
-"""Channels of a block of packed weights: NP_FP32_DEPTHWISE_BLOCK."""
 _TASKS = 4
 """Tasks for each thread, where there are several: others take over those of a slow one."""
 _FEW_ROWS = 16
@@ -59,7 +57,8 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
         if batch * height >= _FEW_ROWS * threads:
             row_tile, row_tiles = even_row_tiles(height, -(-height // wanted), 2)
         else:
-            part, parts = column_parts(channels, 1, wanted, _BLOCK)
+            block = extension().lib.NP_FP32_DEPTHWISE_BLOCK
+            part, parts = column_parts(channels, 1, wanted, block)
     rows = checked_elements((row_tile - 1) * strides[0] + geometry.extent[0])
     return {
         **run.fields,

@@ -35,7 +35,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 )
 
 MR = 6
-"""Rows of the largest micro-kernel of pairs: NP_INT8_ROWS."""
+"""Rows of the largest micro-kernel of pairs: NP_INT8_MR."""
 ROW_TILE_BYTES = 1 << 17
 """Bytes of image rows that a thread converts to int16 at a time: with a panel of weights in L2."""
 _ORDER = (0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15)

@@ -7,16 +7,9 @@ import onnx_ir as ir
 from narrowpass_planning.graph import Facts, Op
 from narrowpass_planning.plan import Partition, PythonExecutor, ShapeNode, Step
 from narrowpass_planning.program import Lowering, NativeClassifier, SlotBuilder, Source
+from numpy_backend import steps
 from numpy_backend.packed import pack
-from numpy_backend.steps import (
-    POINTWISE,
-    Convolution,
-    FullyConnected,
-    Pointwise,
-    Reshaped,
-    Rows,
-    Transposed,
-)
+from numpy_backend.steps import POINTWISE
 
 OTHERS = {"Conv", "GlobalAveragePool", "MatMul", "Reshape", "Softmax", "Transpose"}
 FLOAT = ir.DataType.FLOAT
@@ -90,20 +83,20 @@ def _step(op: Op, builder: SlotBuilder, source: Source[Op]) -> Step:
     facts, session = source.facts, source.session
     if op.kind in POINTWISE:
         slots = [builder.slot(value) for value in op.inputs if value is not None]
-        return Pointwise(op.kind, POINTWISE[op.kind], slots, builder.output(op))
+        return steps.Pointwise(op.kind, POINTWISE[op.kind], slots, builder.output(op))
     given, rank = builder.slot(op.required(0)), facts.rank(op.required(0)) or 0
     output = builder.output(op)
     if op.kind == "Softmax":
-        return Rows("softmax", (op.get("axis", -1) % rank,), given, output)
+        return steps.Rows("softmax", (op.get("axis", -1) % rank,), given, output)
     if op.kind == "GlobalAveragePool":
-        return Rows("mean", tuple(range(2, rank)), given, output)
+        return steps.Rows("mean", tuple(range(2, rank)), given, output)
     if op.kind == "Transpose":
-        return Transposed(op.get("perm", range(rank)[::-1]), given, output)
+        return steps.Transposed(op.get("perm", range(rank)[::-1]), given, output)
     if op.kind == "Reshape":
-        return Reshaped(op.required(1).name or "", given, output)
+        return steps.Reshaped(op.required(1).name or "", given, output)
     weight = facts.weight(op.required(1))
     if op.kind == "MatMul":
-        return FullyConnected(pack(session, weight.transpose(1, 0), None), given, output)
+        return steps.FullyConnected(pack(session, weight.transpose(1, 0), None), given, output)
     channels, inputs, *kernel_shape = weight.shape
     bias = op.input(2)
     matrix = pack(
@@ -112,4 +105,4 @@ def _step(op: Op, builder: SlotBuilder, source: Source[Op]) -> Step:
         None if bias is None else facts.weight(bias),
     )
     strides, pads = op.get("strides", [1, 1]), op.get("pads", [0] * 4)
-    return Convolution(matrix, kernel_shape, strides, pads, given, output)
+    return steps.Convolution(matrix, kernel_shape, strides, pads, given, output)
