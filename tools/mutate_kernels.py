@@ -63,7 +63,7 @@ TESTS = {
     "quantize": ("quantized", "int8"),
     "reduce": ("operators/test_typed_reductions.py",),
     "movement": ("operators", "graphs/test_computed_indices.py"),
-    "trees": ("trees/test_trees.py",),
+    "trees": ("operators/test_trees.py",),
 }
 """Folders of `csrc/` and the tests, in `plugin_xnn_cpu/tests`, that must notice a mutation."""
 
