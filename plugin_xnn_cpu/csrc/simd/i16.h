@@ -4,7 +4,7 @@
 
 #include "simd/f32.h"
 
-typedef int16_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int16_t pairs __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
 /* Accumulators, which wrap: what leaves 32 bits on its way may come back. */
 typedef uint32_t uvec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
