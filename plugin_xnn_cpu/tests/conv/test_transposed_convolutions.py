@@ -163,7 +163,7 @@ def test_empty_batches_and_sizes_without_an_output():
     assert_as_onnxruntime(model, (1, 5, 4, 4), (1, 5, 3, 5))
     program = narrowpass.load(narrowpass.build(ir.from_proto(model), ""), "xnn-cpu", threads=1)
     assert program.run({"x": np.empty((0, 5, 4, 4), np.float32)})["z"].shape == (0, 7, 4, 4)
-    with pytest.raises(BackendError, match="is empty within its pads"):
+    with pytest.raises(BackendError, match="is empty"):
         program.run({"x": np.ones((1, 5, 1, 1), np.float32)})
     upsampling = convolved((5, 7, 2, 2), strides=[2, 2])
     program = narrowpass.load(narrowpass.build(ir.from_proto(upsampling), ""), "xnn-cpu", threads=1)
