@@ -1,4 +1,4 @@
-"""Reductions over axes, ArgMax and ArgMin."""
+"""Reductions over axes, ArgMax, ArgMin and CumSum."""
 
 from __future__ import annotations
 
@@ -267,7 +267,59 @@ def _arg_extreme(op: Op, builder: Builder) -> None:
         builder.compute(DropAxes((at,)), [slot], op.output, drop_axes_of(perm, [axis]))
 
 
+_CUMULATIVE = (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64)
+
+
+@dataclass(frozen=True)
+class CumulativeSum(Computation):
+    """Prefix sum along an axis.
+
+    Operand and result are float32, int32 or int64.
+
+    Attributes:
+        axis: in the layout of the operand.
+        exclusive: whether an element is left out of its own sum.
+        reverse: whether elements are added from the last one to the first.
+    """
+
+    mnemonic = "cumulative_sum"
+    kernel = "cumulative sum"
+    axis: int
+    exclusive: bool
+    reverse: bool
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        before, count, after = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
+        dtype = calls.constant("NP_CUMULATIVE_SUM", step.op.operands[0].dtype.name)
+        fields = elements(before), count, elements(after), self.exclusive, self.reverse, dtype
+        params = calls.parameters("NP_CUMULATIVE_SUM", fields)
+        return Run(shape, "NP_CUMULATIVE_SUM", params=params)
+
+
+def _check_cumulative_sum(op: Op, facts: Facts) -> str | None:
+    axis, rank = facts.constant(op.input(1)), facts.rank(op.input(0)) or 0
+    if axis is None or axis.size != 1:
+        return "its axis is not constant"
+    if not -rank <= axis.item() < rank:
+        return f"axis {axis.item()} is not one of an input of rank {rank}"
+    return check_same_dtype([op.required(0)], facts, *_CUMULATIVE)
+
+
+def _cumulative_sum(op: Op, builder: Builder) -> None:
+    given = op.required(0)
+    perm = layout_of(builder, [given])
+    axis = int(builder.facts.array(op.required(1)).item()) % builder.rank(given)
+    exclusive, reverse = bool(op.get("exclusive", 0)), bool(op.get("reverse", 0))
+    computation = CumulativeSum(perm.index(axis), exclusive, reverse)
+    builder.compute(computation, [builder.slot_of(given, perm)], op.output, perm)
+
+
 RULES: tuple[Rule, ...] = (
     *rules(*_KINDS, *_COMPOSED, lower=_reduce, check=_check_reduce),
     *rules("ArgMax", "ArgMin", lower=_arg_extreme, check=_check_arg_extreme),
+    *rules("CumSum", lower=_cumulative_sum, check=_check_cumulative_sum),
 )
