@@ -6,17 +6,20 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs among a node's attributes; not those within them."""
     if not node.attributes:  # most nodes; this is asked often
         return
     for attribute in node.attributes.values():
-        if attribute.is_ref():
+        kind = attribute.type
+        if kind not in _GRAPHS or attribute.is_ref():
             continue
-        if attribute.type == ir.AttributeType.GRAPH:
+        if kind == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        else:
             yield from attribute.as_graphs()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.runtime.meter import NativeMeter
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -83,7 +84,7 @@ OFFSET_128 = bytes(byte ^ 0x80 for byte in range(256))
 """The lookup table that converts int8 to uint8, and back, by an offset of 128."""
 
 
-@dataclass(frozen=True)
+@record
 class Lookup(Computation):
     """A function of int8 or uint8 by a lookup table.
 
@@ -104,7 +105,7 @@ class Lookup(Computation):
         return Run(shape, "NP_TABLE", params=kernels.lookup_table(elements(shape), self.table))
 
 
-@dataclass(frozen=True)
+@record
 class Convert(Computation):
     """A conversion between float32 and a narrower float, to nearest even; or of int8 and uint8."""
 
@@ -126,7 +127,7 @@ class Convert(Computation):
         return Run(shape, "NP_CONVERT", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class RoundTo(Computation):
     """float32 rounded to the nearest number of a narrower float, or to infinity.
 
@@ -151,7 +152,7 @@ class RoundTo(Computation):
         return Run(shape, "NP_CONVERT", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class Observe(Computation):
     """Collects the statistics of a value, in any layout.
 
@@ -191,7 +192,7 @@ def axes_of(*axes: int) -> tuple[Dim, ...]:
     return tuple(Dim((axis,)) for axis in axes)
 
 
-@dataclass(frozen=True)
+@record
 class Reshape(Computation):
     """A view of the operand with other dimensions.
 
@@ -216,7 +217,7 @@ def add_leading_axes(rank: int, full: int) -> Reshape:
     return Reshape((*(Dim(),) * (full - rank), *axes_of(*range(rank))))
 
 
-@dataclass(frozen=True)
+@record
 class DropAxes(Computation):
     """A view of the operand without some axes of size 1.
 

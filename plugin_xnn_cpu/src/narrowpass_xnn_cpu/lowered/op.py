@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_xnn_cpu.lowered.record import Record
 from narrowpass_xnn_cpu.native.table.selected import Selection
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 Perm = tuple[int, ...]
 
 
-class Computation(abc.ABC):
+class Computation(Record, abc.ABC):
     """A kind of computation with its attributes.
 
-    Subclasses are frozen dataclasses. Their fields are the attributes, of types that
+    Subclasses are records. Their fields are the attributes, of types that
     `lowered.text` prints and parses.
 
     Attributes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -19,10 +18,11 @@ from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.movement.concat import ConcatPiece
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params
 
 
-@dataclass(frozen=True)
+@record
 class CachedAttention(Computation):
     """Attention that also copies the past keys and values to the concatenated ones.
 

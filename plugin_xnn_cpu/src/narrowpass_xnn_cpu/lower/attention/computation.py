@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,10 +16,11 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params
 
 
-@dataclass(frozen=True)
+@record
 class Attention(Computation):
     """Fused attention of operands in any layout whose last axis is dense.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -14,10 +13,11 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
 
-@dataclass(frozen=True)
+@record
 class ScatterRows(Computation):
     """A KV cache with some rows overwritten.
 

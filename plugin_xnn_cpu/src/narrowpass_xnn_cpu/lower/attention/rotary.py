@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from narrowpass.errors import BackendError
@@ -14,10 +13,11 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params, kernels
 
 
-@dataclass(frozen=True)
+@record
 class Rotary(Computation):
     """Rotary embedding of x in any layout (Su et al., RoFormer, 2021).
 

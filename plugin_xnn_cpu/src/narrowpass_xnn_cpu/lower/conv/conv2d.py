@@ -13,6 +13,7 @@ from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
 from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
@@ -176,7 +177,7 @@ def reshape_packed(
         operator.reshape((max(1, image[0]), *image[1:]), sizing.pool, epilogue=epilogue)
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Conv2d(WithEpilogue):
     """A convolution of float32, plain or transposed, over [N, H, W, C] or [N, W, C].
 

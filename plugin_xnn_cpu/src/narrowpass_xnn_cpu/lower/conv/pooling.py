@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -18,6 +17,7 @@ from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.bounds import (
     check_kernel_size,
@@ -28,7 +28,7 @@ from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import movement
 
 
-@dataclass(frozen=True)
+@record
 class Pool(Computation):
     """Max or average pooling of [N, H, W, C].
 
@@ -137,7 +137,7 @@ class Int8Pools:
         return self._last[1]
 
 
-@dataclass(frozen=True)
+@record
 class PadImage(Computation):
     """Zero padding of images, for averages that include the padding.
 

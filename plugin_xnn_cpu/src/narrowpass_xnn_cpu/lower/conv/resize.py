@@ -13,6 +13,7 @@ from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.xnnpack.movement import ResizeBilinear
 
@@ -49,7 +50,7 @@ class TargetSize:
         return height, width
 
 
-@dataclass(frozen=True)
+@record
 class ResizeLinear(Computation):
     """Bilinear interpolation of [N, H, W, C].
 
@@ -79,7 +80,7 @@ class ResizeLinear(Computation):
         return Run(result, operator.call, operator)
 
 
-@dataclass(frozen=True)
+@record
 class ResizeNearest(Computation):
     """Each pixel of [N, H, W, C] repeated in both directions.
 

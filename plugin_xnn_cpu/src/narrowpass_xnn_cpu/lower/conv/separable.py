@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
@@ -20,6 +19,7 @@ from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -67,7 +67,7 @@ def fuse_separable(
     return True
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class SeparableConvolution(WithEpilogue):
     """A depthwise convolution and the convolutions around it, fused depth-first.
 

@@ -12,7 +12,6 @@ Weights are packed through the weights cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
 from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Image
 
@@ -156,7 +156,7 @@ def _depth_to_space(
     return slot, Reshape((Dim((0,)), Dim((1,), down), Dim((3,), along), Dim(times=outputs)))
 
 
-@dataclass(frozen=True)
+@record
 class Trim(SliceLike):
     """A crop of an image.
 

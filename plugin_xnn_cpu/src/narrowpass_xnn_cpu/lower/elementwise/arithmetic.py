@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +32,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary, add_leading_axes
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
 _UNARY = {
@@ -60,7 +60,7 @@ _BINARY = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class AddClamp(Computation):
     """Addition of two tensors of equal shape with a clamp, fused to one pass over memory.
 
@@ -83,7 +83,7 @@ class AddClamp(Computation):
         return Run(shape, "NP_ADD_CLAMP", params=kernels.add_clamp(elements(shape), *self.limits))
 
 
-@dataclass(frozen=True)
+@record
 class Function(Computation):
     """An elementwise function of float32.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -20,13 +19,14 @@ from narrowpass_xnn_cpu.lower.fusion.matching import slice_of
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
 _TANH_SLOPE = 2 * math.sqrt(2 / math.pi)
 _MATMULS = ("MatMul", "linear", "Gemm")
 
 
-@dataclass(frozen=True)
+@record
 class Gate(Computation):
     """A gated activation.
 

@@ -24,6 +24,7 @@ from narrowpass_xnn_cpu.lower.steps import (
     Unary,
 )
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import calls, elem_kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack import reduction
@@ -215,7 +216,7 @@ def drop_axes_of(perm: Perm, axes: Sequence[int]) -> Perm:
     return tuple(ranked.index(axis) for axis in rest)
 
 
-@dataclass(frozen=True)
+@record
 class ArgExtreme(Computation):
     """ArgMax or ArgMin along an axis, which is kept with size 1.
 
@@ -270,7 +271,7 @@ def _arg_extreme(op: Op, builder: Builder) -> None:
 _CUMULATIVE = (ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64)
 
 
-@dataclass(frozen=True)
+@record
 class CumulativeSum(Computation):
     """Prefix sum along an axis.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import check_dtype
 from narrowpass_xnn_cpu.lower.steps import Convert, RoundTo, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 
 INTEGERS = (
@@ -30,7 +30,7 @@ TYPED = (*INTEGERS, ir.DataType.DOUBLE)
 """Numeric dtypes that XNNPACK does not support."""
 
 
-@dataclass(frozen=True)
+@record
 class TypedBinary(Computation):
     """A binary operator of two operands of equal dtype, which broadcast.
 
@@ -57,7 +57,7 @@ class TypedBinary(Computation):
         return Run(shape, "NP_TYPED_BINARY", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class TypedUnary(Computation):
     """A unary operator of any dtype.
 
@@ -92,7 +92,7 @@ class TypedUnary(Computation):
         return Run(shape, "NP_TYPED_UNARY", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class Cast(Computation):
     """A conversion between two dtypes of ``NP_TYPE_*``."""
 
@@ -112,7 +112,7 @@ class Cast(Computation):
         return Run(shape, "NP_CAST", params=elem_kernels.cast(elements(shape), *names))
 
 
-@dataclass(frozen=True)
+@record
 class MathFunction(Computation):
     """A function of a float with up to two parameters.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -18,11 +17,12 @@ from narrowpass_xnn_cpu.lower.int8.values import INT8_TYPES, quantization_of
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 
 
-@dataclass(frozen=True)
+@record
 class Quantize(Computation):
     """QuantizeLinear to int8; NaN becomes -128.
 
@@ -48,7 +48,7 @@ class Quantize(Computation):
         return Run(shape, "NP_QUANTIZE", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class Dequantize(Computation):
     """DequantizeLinear of int8.
 

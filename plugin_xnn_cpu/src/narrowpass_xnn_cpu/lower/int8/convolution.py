@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
@@ -24,6 +23,7 @@ from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Offsets
 from narrowpass_xnn_cpu.native.problems.quantization import (
@@ -61,7 +61,7 @@ def _kernel_window(op: Op, facts: Facts, sizes: tuple[int, ...]) -> KernelWindow
     return KernelWindow.of(op, sizes, None if dims is None else dims[2:])
 
 
-@dataclass(frozen=True)
+@record
 class Conv2dInt8(Computation):
     """A convolution of int8, plain or transposed, over [N, H, W, C] or [N, W, C].
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
@@ -31,7 +31,7 @@ from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce, check_mean_scale
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
 
 
-@dataclass(frozen=True)
+@record
 class BinaryInt8(Computation):
     """Addition, subtraction or multiplication of two int8 tensors, which broadcast.
 
@@ -67,7 +67,7 @@ class BinaryInt8(Computation):
         return Run(shape, step.packed.call, step.packed)
 
 
-@dataclass(frozen=True)
+@record
 class MeanInt8(Computation):
     """A mean of int8 over axes that are kept with size 1.
 

@@ -21,6 +21,7 @@ from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import int16_kernels
 
 _WIDE = {ir.DataType.INT16: True, ir.DataType.UINT16: False}
@@ -71,7 +72,7 @@ _CONVERSIONS = {
 """Names and calls, by whether the operand and the result are float32."""
 
 
-@dataclass(frozen=True)
+@record
 class ConvertInt16(Computation):
     """float32 to int16 or uint16, back, or both (fake quantization); NaN becomes the least integer.
 

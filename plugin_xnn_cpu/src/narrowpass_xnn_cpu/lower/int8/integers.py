@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from narrowpass_xnn_cpu.lower.int8.values import INT8_TYPES
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.convolution import (
     ConvAttributes,
@@ -48,7 +48,7 @@ from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
-@dataclass(frozen=True)
+@record
 class DynamicRange(Computation):
     """Scale and zero point from the range of a tensor: a float32 scale, then an int8 zero point."""
 
@@ -61,7 +61,7 @@ class DynamicRange(Computation):
         return Run((2,), "NP_DYNAMIC_RANGE", params=params, workspace=workspace)
 
 
-@dataclass(frozen=True)
+@record
 class ScaleOfRange(Computation):
     """A view of the scale or the zero point of a `DynamicRange`.
 
@@ -78,7 +78,7 @@ class ScaleOfRange(Computation):
         return Run((), view=self.offset)
 
 
-@dataclass(frozen=True)
+@record
 class DynamicQuantize(Computation):
     """float32 to int8 with a scale and a zero point that are the second and third operand."""
 
@@ -92,7 +92,7 @@ class DynamicQuantize(Computation):
         return Run(shape, "NP_DYNAMIC_QUANTIZE" if elements(shape) else "", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class DynamicDequantize(Computation):
     """int8 to float32 with a scale and a zero point that are the second and third operand."""
 
@@ -120,7 +120,7 @@ def _dynamic_quantize(op: Op, builder: Builder) -> None:
     builder.compute(DynamicQuantize(), [slot, *parts], op.output, perm)
 
 
-@dataclass(frozen=True)
+@record
 class MatMulInteger(Computation):
     """A matmul of int8 rows and a constant int8 matrix, with scales known at run time.
 
@@ -169,7 +169,7 @@ class MatMulInteger(Computation):
         return Run(result, operator.call, operator, params)
 
 
-@dataclass(frozen=True)
+@record
 class ConvolutionInteger(Computation):
     """A convolution of int8 images, 2-D or 1-D, with scales known at run time; see `MatMulInteger`.
 

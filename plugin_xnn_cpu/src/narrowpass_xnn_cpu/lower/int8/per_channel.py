@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,13 +22,14 @@ from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import int16_kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
 
-@dataclass(frozen=True)
+@record
 class FakeQuantizePerChannel(Computation):
     """Quantize float32 and dequantize it, with a scale and a zero point for each channel.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -15,10 +14,11 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
 from narrowpass_xnn_cpu.lowered.op import PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native.own.batched import BATCH, Operand, Sizes, matmul
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class ComputedMatMul(WithEpilogue):
     """A batched matmul of two activations.
 

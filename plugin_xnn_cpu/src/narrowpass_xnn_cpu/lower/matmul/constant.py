@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +28,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import keyword_record, record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.gemv import Gemv
 from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
@@ -40,7 +40,7 @@ from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class ConstantMatMul(WithEpilogue):
     """A matmul of rows, of any number of leading axes, and a constant matrix.
 
@@ -132,7 +132,7 @@ class ConstantMatMul(WithEpilogue):
         return Run(result, operator.call, operator, params)
 
 
-@dataclass(frozen=True)
+@record
 class QuantizeRows(Computation):
     """Dynamic per-token quantization of rows, which matmuls share.
 

@@ -8,7 +8,6 @@ run time may have to be broadcast, which kernels do not support: then the kernel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
@@ -18,6 +17,7 @@ from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
@@ -31,7 +31,7 @@ PLAIN = Epilogue()
 """The empty epilogue: accumulators are stored unchanged."""
 
 
-@dataclass(frozen=True)
+@record
 class WithEpilogue(Computation):
     """A computation whose accumulators pass through an epilogue before they are stored.
 
@@ -65,7 +65,7 @@ class WithEpilogue(Computation):
         return self.epilogue.without_residual()
 
 
-@dataclass(frozen=True)
+@record
 class IfBroadcast(Computation):
     """A computation that is skipped if two slots have the same shape.
 

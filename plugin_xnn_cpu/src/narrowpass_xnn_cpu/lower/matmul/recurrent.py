@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul, rows_for
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.own.recurrent import (
     FUNCTIONS,
     GATES,
@@ -51,7 +51,7 @@ _BETAS = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
-@dataclass(frozen=True)
+@record
 class Recurrent(Computation):
     """All time steps of a recurrence; the result is Y, Y_h and Y_c, concatenated.
 
@@ -162,7 +162,7 @@ def offsets_of(wanted: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int
     return offsets
 
 
-@dataclass(frozen=True)
+@record
 class RecurrentResult(Computation):
     """A view of one result of a recurrence.
 

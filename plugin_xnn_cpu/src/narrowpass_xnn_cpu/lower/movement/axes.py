@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +24,7 @@ from narrowpass_xnn_cpu.lower.steps import (
     broadcast,
 )
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
 MOVABLE = ANY
@@ -131,7 +131,7 @@ def _unsqueeze(op: Op, builder: Builder) -> None:
     builder.compute(insert, [slot], op.output, identity(rank))
 
 
-@dataclass(frozen=True)
+@record
 class Expand(Computation):
     """A tensor that is broadcast to a shape.
 
@@ -177,7 +177,7 @@ def _expand(op: Op, builder: Builder) -> None:
     builder.compute(Expand(target), [builder.slot_of(op.required(0))], op.output)
 
 
-@dataclass(frozen=True)
+@record
 class PixelShuffle(Computation):
     """DepthToSpace or SpaceToDepth of [N, H, W, C], as one strided copy.
 
@@ -239,7 +239,7 @@ def _blocks(op: Op, builder: Builder) -> None:
     builder.compute(blocks, [builder.slot_of(op.required(0), perm)], op.output, perm)
 
 
-@dataclass(frozen=True)
+@record
 class Tile(Computation):
     """A tensor repeated along its axes.
 

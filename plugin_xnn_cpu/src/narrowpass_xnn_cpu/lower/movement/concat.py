@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -18,6 +17,7 @@ from narrowpass_xnn_cpu.lower.movement.axes import MOVABLE, check_movable
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
 _UNKNOWN_SIZE = 1 << 10
@@ -27,7 +27,7 @@ Part = tuple[list[int], list[int], list[int]]
 """Start, size and step of a slice, for each axis."""
 
 
-@dataclass(frozen=True)
+@record
 class ConcatPiece(Computation):
     """The copy of one operand of a Concat into the result.
 
@@ -192,7 +192,7 @@ class SliceLike(Computation):
         return Run(result, "NP_COPY", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class Slice(SliceLike):
     """Slice by starts, ends and steps; bounds out of range are clamped as in ONNX.
 
@@ -236,7 +236,7 @@ def _listed(bound: tuple[int, ...] | str | None, sizing: Sizing) -> list[int] | 
     return None if bound is None else list(bound)
 
 
-@dataclass(frozen=True)
+@record
 class SplitPart(SliceLike):
     """One output of a Split.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -17,6 +16,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Convert, broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own.block_quantized import BlockEmbedding
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -24,7 +24,7 @@ from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 
-@dataclass(frozen=True)
+@record
 class Gather(Computation):
     """Gather: rows of the first operand by index.
 
@@ -52,7 +52,7 @@ class Gather(Computation):
         return Run(result, "NP_GATHER", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class GatherInt8(Computation):
     """Rows of an int8 embedding, by index, dequantized to float32.
 
@@ -78,7 +78,7 @@ class GatherInt8(Computation):
         return Run(result, "NP_GATHER_S8", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class GatherBlocks(Computation):
     """Rows of a block-quantized embedding, by index, dequantized to float32.
 
@@ -204,7 +204,7 @@ def _gather_s8(op: Op, builder: Builder) -> None:
     builder.compute(GatherInt8(), [table, *slots], op.output)
 
 
-@dataclass(frozen=True)
+@record
 class Where(Computation):
     """Elements of the second or third operand, selected by the condition, the first one."""
 

@@ -18,6 +18,7 @@ from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.indexing import indexed_copy
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -99,7 +100,7 @@ class Pad(Computation):
         return Run(result, step.packed.call, step.packed)
 
 
-@dataclass(frozen=True)
+@record
 class Crop(SliceLike):
     """A tensor cropped by negative pads.
 
@@ -123,7 +124,7 @@ class Crop(SliceLike):
         return [-pad for pad in before], sizes, [1] * len(shape)
 
 
-@dataclass(frozen=True)
+@record
 class PadFromInput(Computation):
     """A tensor padded with its own elements: reflected, repeated at the edge, or wrapped around.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
@@ -15,12 +14,13 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.sizes import Size
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 """Axes of the input, and the axes of the result that they are merged or split to."""
 
 
-@dataclass(frozen=True)
+@record
 class ReshapeTo(Computation):
     """A view of the operand with the dimensions that a value holds.
 

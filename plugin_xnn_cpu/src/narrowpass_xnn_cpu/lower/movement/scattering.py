@@ -6,7 +6,6 @@ An index out of range is an error at run time, which names the node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from narrowpass_xnn_cpu.lower.norm.layer_norm import LeadingSlice
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import indexing
 
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
@@ -28,7 +28,7 @@ _ORDERED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *_INDICES)
 """Dtypes that reductions and TopK support."""
 
 
-@dataclass(frozen=True)
+@record
 class GatherAt(Computation):
     """GatherElements, or GatherND where there is no axis; operands are data and indices.
 
@@ -57,7 +57,7 @@ class GatherAt(Computation):
         return Run(result, "NP_GATHER_ND" if elements(result) else "", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class Scatter(Computation):
     """ScatterElements, or ScatterND where there is no axis; operands are data, indices, updates.
 
@@ -91,7 +91,7 @@ class Scatter(Computation):
         return Run(data, call if elements(data) or elements(indices) else "", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class TopK(Computation):
     """TopK: the result is int64 [2, ...], values then indices; see `LeadingSlice`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.problems.bounds import Range
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -38,7 +38,7 @@ def _check_batch_norm(op: Op, facts: Facts) -> str | None:
     return None if facts.rank(op.input(0)) != 0 else "its input has no channels"
 
 
-@dataclass(frozen=True)
+@record
 class Affine(Computation):
     """Scale and shift of each channel, with a clipping range.
 
@@ -107,7 +107,7 @@ def _computed_parameters(op: Op, builder: Builder) -> tuple[Slot, Slot]:
     return factor, pair(bias, pair(mean, factor, "multiply"), "subtract")
 
 
-@dataclass(frozen=True)
+@record
 class SoftmaxRows(Computation):
     """Softmax over the last axes, flattened.
 

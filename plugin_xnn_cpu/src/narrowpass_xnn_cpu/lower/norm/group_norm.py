@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from narrowpass.errors import BackendError
@@ -13,10 +12,11 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import elem_kernels
 
 
-@dataclass(frozen=True)
+@record
 class GroupNorm(Computation):
     """Normalization of groups of channels, with scale and bias (Wu and He, 2018).
 
@@ -90,7 +90,7 @@ def _group_norm(op: Op, builder: Builder) -> None:
     builder.compute(norm, operands, op.output, perm)
 
 
-@dataclass(frozen=True)
+@record
 class LocalResponseNorm(Computation):
     """Local response normalization across channels (Krizhevsky et al., AlexNet, 2012).
 

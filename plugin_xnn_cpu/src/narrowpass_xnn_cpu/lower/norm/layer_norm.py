@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,11 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
 
-@dataclass(frozen=True)
+@record
 class LayerNorm(Computation):
     """Layer or RMS normalization; see `kernels.layer_norm`.
 
@@ -84,7 +84,7 @@ class LayerNorm(Computation):
         return Run(whole, "NP_LAYER_NORM", params=params)
 
 
-@dataclass(frozen=True)
+@record
 class LeadingSlice(Computation):
     """A view of one index of the first axis of the operand.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.trees.ensemble import AGGREGATES, Array, Ensemble, ensemble
 from narrowpass_xnn_cpu.lower.trees.reading import floats, read_ensemble, read_regressor
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.library import extension
 
 _NUMBERED = ("AVERAGE", "SUM", "MIN", "MAX")
 """Aggregates in the order in which TreeEnsemble numbers them."""
 
 
-@dataclass(frozen=True)
+@record
 class Trees(Computation):
     """Scores of rows by an ensemble of decision trees.
 

@@ -201,7 +201,7 @@ class Convolution:
         """Its geometry; raises `BackendError` for an invalid one."""
         return ConvGeometry.of(self.shape, self.attributes)
 
-    @property
+    @functools.cached_property
     def dtypes(self) -> str:
         """The dtypes of image, kernel and result."""
         if isinstance(self.kernel, Weight):

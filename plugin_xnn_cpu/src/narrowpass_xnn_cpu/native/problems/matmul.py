@@ -79,7 +79,7 @@ class Matmul:
         outputs, inputs = checked_shape(self.shape, 2)
         return (outputs, inputs) if self.transposed else (inputs, outputs)
 
-    @property
+    @functools.cached_property
     def dtypes(self) -> str:
         """The dtypes of rows, matrix and result."""
         if isinstance(self.matrix, Weight):

@@ -103,6 +103,7 @@ def evaluate_rows(
     rows: tuple[Row[P, O_co], ...], kind: str, problem: P, target: Target
 ) -> Iterator[Candidate[P, O_co]]:
     """Yield the rows for a problem's kind and dtypes in order, with their reasons to reject it."""
+    dtypes = problem.dtypes
     for row in rows:
-        if row.kind == kind and row.dtypes == problem.dtypes:
+        if row.kind == kind and row.dtypes == dtypes:
             yield Candidate(row, row.reject_reason(problem, target))

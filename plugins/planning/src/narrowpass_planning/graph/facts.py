@@ -204,7 +204,7 @@ class Facts:
             return self._shapes[name]
         if value.shape is None:
             return None
-        return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+        return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape.dims)
 
     def only_user(self, value: ir.Value) -> ir.Node | None:
         """Return the node that alone reads `value`, once; None where others do too."""
