@@ -210,7 +210,7 @@ def load(
         source: a bundle (a folder or an object), or an ONNX file or model (of onnx-ir or of onnx),
             which is first built in memory.
         backend: the backend's name, with options where they are not the defaults, such as
-            ``xnn-cpu{winograd=false}``; or a `Backend`; None for the available one of highest
+            ``name{option=value}``; or a `Backend`; None for the available one of highest
             priority.
         threads: threads that a run may use; None for as many as the process may run on.
         keep: inner values that must stay readable through ``run(outputs=...)``.

@@ -109,7 +109,7 @@ def _print(document: Mapping[str, list[dict[str, Any]]], *, everything: bool) ->
     """
     blocks: list[Callable[[], None]] = []
     if everything and not document["passes"]:
-        hint = "no passes are installed; the plugin narrowpass-constant-folding has some"
+        hint = "no passes are installed; the repository's README has the command that installs them"
         blocks.append(partial(click.echo, hint))
     for title, kind in (("pass", "passes"), ("instrument", "instruments")):
         rows = document[kind]

@@ -26,7 +26,7 @@ def plugins(state: State, as_json: bool) -> None:
         return
     if not infos:
         click.echo(
-            "no plugins are installed; the plugin narrowpass-constant-folding is one to begin with"
+            "no plugins are installed; the repository's README has the command that installs them"
         )
         return
     width = max(len(visible(info.name)) for info in infos)

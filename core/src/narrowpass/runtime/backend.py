@@ -119,7 +119,7 @@ class Backend(abc.ABC):
 
     A subclass that has options is a frozen dataclass, as a `Pass` is: its fields are the options,
     each with a default. They are written after its name wherever a backend is named, such as
-    ``--backend 'xnn-cpu{winograd=false}'``, and are checked against the types of the fields. A
+    ``--backend 'name{option=value}'``, and are checked against the types of the fields. A
     plugin registers an instance with the defaults.
 
     Whatever a method of a subclass raises beside errors of `narrowpass.errors`, and a result of the
@@ -132,11 +132,15 @@ class Backend(abc.ABC):
             ``classifier=target+default``; None for none.
         observes: whether `Program.observe` reads values in place, so that it needs no memory for
             them, however many there are.
+        is_oracle: whether it computes every operator as the standard says, so that results of
+            other backends and of passes are compared with its results. One such backend is
+            installed.
     """
 
     name: ClassVar[str]
     priority: ClassVar[int] = 0
     observes: ClassVar[bool] = False
+    is_oracle: ClassVar[bool] = False
     classifier: ClassVar[OpClassifier | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

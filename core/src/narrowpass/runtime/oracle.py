@@ -10,18 +10,20 @@ from narrowpass.framework.plugins import installed_plugins
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Backend
 
-ORACLE = "reference"
-"""The name under which the oracle is registered."""
-
 
 def oracle() -> Backend:
-    """Return the installed backend that computes every operator as the standard says.
+    """Return the installed backend that states that it is an oracle: `Backend.is_oracle`.
 
     Raises:
-        PluginError: none is installed.
+        PluginError: there is none, or there are several.
     """
-    registry = installed_plugins().registry
-    if ORACLE not in registry.backends:
-        missing = registry.unknown("backend", ORACLE, registry.backends)
-        raise PluginError(f"{missing}; results are compared on it: install narrowpass-reference")
-    return registry.backend(ORACLE)
+    backends = installed_plugins().registry.backends
+    oracles = [name for name, backend in sorted(backends.items()) if backend.is_oracle]
+    if len(oracles) == 1:
+        return backends[oracles[0]]
+    raise PluginError(
+        f"results are compared on one oracle, a backend with is_oracle = True; "
+        f"of these: {', '.join(oracles) or 'none'}; of the installed backends: "
+        f"{', '.join(sorted(backends)) or 'none'}; the repository's README has the command that "
+        "installs one"
+    )

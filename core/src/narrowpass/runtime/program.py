@@ -81,11 +81,9 @@ class Program(Uncopied, abc.ABC):
           after the other.
         - While a run goes on, nothing else may write to its feeds, nor to its arrays of `out`. A
           meter is for one `observe` at a time.
-        - How many runs go on at once is up to the backend. ``xnn-cpu`` locks the arena that a
-          method computes in: runs of one method take turns, runs of several methods go on at
-          once, unless the backend's option ``share-workspace`` assigns them one arena. Programs
-          with the same number of threads share one thread pool; a run that finds its workers busy
-          computes the step alone. ``reference`` locks nothing.
+        - How many runs go on at once is up to the backend, and its documentation says so. A
+          backend that computes in an arena locks it: runs of one method then take turns. A
+          backend without memory of its own locks nothing.
         - To run one method twice at once, compile the bundle twice: there is no clone of a
           program, and with ``cache`` both read the same packed weights.
         - `close` lets runs that have begun in other threads end; those that come later are a

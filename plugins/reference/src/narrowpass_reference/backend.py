@@ -22,6 +22,7 @@ class ReferenceBackend(Backend):
 
     name: ClassVar[str] = "reference"
     priority: ClassVar[int] = 0
+    is_oracle: ClassVar[bool] = True
 
     def default_pipeline(self, passes: Collection[str]) -> str:
         """Return ``fold`` where it is installed."""

@@ -101,7 +101,7 @@ class Registry:
 
         Args:
             name: a name, with options where those are not the defaults:
-                ``xnn-cpu{winograd=false}``; or the backend itself.
+                ``name{option=value}``; or the backend itself.
             must_run: whether a backend that cannot run on this machine is an error.
 
         Raises:
