@@ -88,7 +88,18 @@ def rewritten(
 
 
 def constants(proto: onnx.ModelProto) -> dict[str, Array]:
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    """Return the constants, and those that are cast from one."""
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    for node in _casts(proto):
+        dtype = helper.tensor_dtype_to_np_dtype(node.attribute[0].i)
+        found[node.output[0]] = found[node.input[0]].astype(dtype)
+    return found
+
+
+def _casts(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that cast stored scales."""
+    names = {tensor.name for tensor in proto.graph.initializer if ".scale" in tensor.name}
+    return [node for node in proto.graph.node if node.op_type == "Cast" and node.input[0] in names]
 
 
 def decisions(bundle: Bundle) -> dict[str, dict[str, Any]]:
@@ -97,7 +108,9 @@ def decisions(bundle: Bundle) -> dict[str, dict[str, Any]]:
 
 
 def kinds(proto: onnx.ModelProto) -> list[str]:
-    return [node.op_type for node in proto.graph.node]
+    """Return the operators in order, without casts of stored scales."""
+    casts = [node.name for node in _casts(proto)]
+    return [node.op_type for node in proto.graph.node if node.name not in casts]
 
 
 def run(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, optimize: bool = False) -> Array:
@@ -129,9 +142,10 @@ def decoded(proto: onnx.ModelProto, name: str, axis: int, block: int) -> Array:
     return (integers - (0 if zero is None else spread(zero))) * spread(found[f"{name}.scale"])
 
 
-def decoded_nbits(proto: onnx.ModelProto, node: onnx.NodeProto) -> Array:
-    """Return the matrix [N, K] that a MatMulNBits of 4 bits multiplies with, by numpy."""
+def decoded_nbits(proto: onnx.ModelProto) -> Array:
+    """Return the matrix [N, K] that the MatMulNBits of a model multiplies with, by numpy."""
     found = constants(proto)
+    node = next(node for node in proto.graph.node if node.op_type == "MatMulNBits")
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     packed = found[node.input[1]]
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:2], -1)

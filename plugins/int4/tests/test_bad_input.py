@@ -146,7 +146,7 @@ def test_reported_loss_by_hand():
     histogram = item["histogram"]
     assert sum(histogram["counts"]) + histogram["zeros"] == weight.size
     assert histogram["low"] == weight.min()
-    assert item["reason"].startswith("6.00 bits a weight")
+    assert item["reason"].startswith("5.00 bits a weight")
 
 
 @pytest.mark.parametrize("form", ["qdq", "nbits"])

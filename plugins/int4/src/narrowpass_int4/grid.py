@@ -33,12 +33,14 @@ class Grid:
         bits: 4 or 8; 8 is symmetric.
         symmetric: whether the zero point is 0.
         dtype: of the scales, which are rounded to it before anything is divided by them.
+        weight_dtype: of the weights, and of zero points that are fractions.
         float_zeros: whether zero points are floating-point numbers, which MatMulNBits allows.
     """
 
     bits: int
     symmetric: bool
     dtype: np.dtype[Any]
+    weight_dtype: np.dtype[Any]
     float_zeros: bool = False
 
     @property
@@ -62,9 +64,8 @@ class Grid:
 
     def rounded_scale(self, scale: Array) -> Array:
         """Return scales as they will be stored, float32: finite in their type, and never 0."""
-        info = np.finfo(np.float32) if self.dtype.itemsize == 4 else None
         stored = scale.astype(self.dtype).astype(np.float32)
-        least = float(info.tiny) if info is not None else _least(self.dtype)
+        least = _least(self.dtype)
         small = np.abs(stored) < least
         # A block of zeros, or of numbers below what the type can divide by, becomes zeros.
         return np.where(small, np.where(scale == 0, 1.0, np.copysign(least, scale)), stored).astype(
@@ -102,9 +103,11 @@ class Grid:
 
 
 def _least(dtype: np.dtype[Any]) -> float:
+    """Return the least scale: of float16 also subnormal ones, which are normal in float32."""
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(dtype).tiny)  # type: ignore[no-untyped-call]  # it has no types
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # it has no types
+    return float(info.smallest_subnormal if dtype == np.float16 else info.tiny)
 
 
 def pack_nibbles(integers: Array) -> Array:

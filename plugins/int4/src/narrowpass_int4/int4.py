@@ -48,6 +48,10 @@ class Int4(Pass):
             the more bits of the two.
         format: ``qdq``: DequantizeLinear of ONNX before each matmul; ``nbits``: com.microsoft's
             MatMulNBits and GatherBlockQuantized, and DequantizeLinear where these cannot be.
+        scales: how the scales of 4-bit blocks are stored. ``float16``: as float16, with a Cast to
+            float32, for float32 weights whose scales float16 can represent: 4.5 bits for each
+            weight in blocks of 32, where float32 makes it 5. ``weight``: in the dtype of the
+            weight, as all other scales are.
         red: nodes whose weights stay wide: globs of names, ``op:TYPE``.
         green: nodes whose weights are narrow also where a rule or `tolerance` would leave them.
         tolerance: the largest error of a layer over its signal, as root mean squares: of its
@@ -61,6 +65,7 @@ class Int4(Pass):
     head: Literal["int8", "int4", "keep"] = "int8"
     embeddings: Literal["int8", "int4", "keep"] = "int8"
     format: Literal["qdq", "nbits"] = "qdq"
+    scales: Literal["float16", "weight"] = "float16"
     red: tuple[str, ...] = ()
     green: tuple[str, ...] = ()
     tolerance: float | None = None
@@ -105,6 +110,7 @@ class Int4(Pass):
             self.symmetric,
             self.method,
             self.format,
+            self.scales,
             self.tolerance,
         )
         with inferred(model):

@@ -15,7 +15,7 @@ from narrowpass_int4.grid import Grid
 from narrowpass_int4.methods.hqq import half_quadratic
 from narrowpass_int4.methods.search import least_squares, round_to_nearest
 from narrowpass_int4.storage.packing import FloatPacker, Packed
-from narrowpass_int4.storage.pieces import Layout, Piece, Survey, pieces, survey
+from narrowpass_int4.storage.pieces import Layout, Piece, Survey, pieces
 
 Array = np.ndarray[Any, Any]
 
@@ -133,6 +133,7 @@ def quantize(
     block: int,
     choose: Choose,
     packer: Packer,
+    seen: Survey,
     hessian: Array | None = None,
     floats: FloatPacker | None = None,
     factors: Array | None = None,
@@ -146,15 +147,12 @@ def quantize(
         block: elements along K that share a scale.
         choose: the method.
         packer: where integers go.
+        seen: of the tensor, by `survey`.
         hessian: float [K, K], of what the weight is multiplied with, where there is data.
         floats: where weights go as they are after quantization, if anywhere.
         factors: float32 [K], that the weights are multiplied by before they are quantized. What
             `floats` receives, and the loss, are of weights that are divided by them again.
-
-    Raises:
-        DataError: an element is infinite or NaN.
     """
-    seen = survey(tensor)
     loss, counts = Loss(), np.zeros(BINS, np.int64)
     edges = _edges(seen)
     if hessian is not None:

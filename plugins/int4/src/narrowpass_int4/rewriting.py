@@ -30,12 +30,19 @@ from narrowpass_int4.storage.packing import (
     QdqPacker,
     stored_block,
 )
-from narrowpass_int4.storage.pieces import Layout
+from narrowpass_int4.storage.pieces import Layout, Survey, survey
 
 if TYPE_CHECKING:
     from narrowpass import Context
 
 Array = np.ndarray[Any, Any]
+
+LARGEST_OF_FLOAT16 = 2.0**18
+"""The largest magnitude of a weight whose scales are stored as float16: they are up to 2^15."""
+
+LEAST_OF_FLOAT16 = 2.0**-9
+"""The least largest magnitude of such a weight: its scale is 2^-12, and blocks whose elements are a
+hundred times smaller still have scales of 6 bits."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class Options:
         symmetric: whether there are no zero points.
         method: what chooses the integers.
         format: ``qdq`` or ``nbits``.
+        scales: ``float16``, or ``weight`` for the dtype of the weight.
         tolerance: the largest relative error of a layer; None for any.
     """
 
@@ -54,6 +62,7 @@ class Options:
     symmetric: bool
     method: str
     format: str
+    scales: str
     tolerance: float | None
 
 
@@ -94,6 +103,7 @@ class Rewriting:
         self._places = {node: place for place, node in enumerate(model.graph)}
         self._divided: list[tuple[Divisor, Array]] = []
         self._before = self._after = 0
+        self._surveys: dict[ir.Value, Survey] = {}
         self._ranks = {
             value: len(value.shape)
             for job in plan.jobs
@@ -207,7 +217,22 @@ class Rewriting:
         symmetric = self._options.symmetric or job.bits == 8
         # GatherBlockQuantized has no zero points that are fractions.
         fractions = nbits and self._options.method == "hqq" and not symmetric and not job.gathers
-        return Grid(job.bits, symmetric, tensor.dtype.numpy(), fractions and job.bits == 4)
+        dtype = tensor.dtype.numpy()
+        scales = np.dtype(np.float16) if self._has_float16_scales(job, tensor) else dtype
+        return Grid(job.bits, symmetric, scales, dtype, fractions and job.bits == 4)
+
+    def _has_float16_scales(self, job: Job, tensor: ir.TensorProtocol) -> bool:
+        """Return whether scales are stored as float16 and cast: of float32 weights in its range."""
+        if self._options.scales == "weight" or tensor.dtype != ir.DataType.FLOAT:
+            return False
+        seen = self._survey(job.weight, tensor)
+        largest = max(abs(seen.low), abs(seen.high))
+        return job.bits == 4 and LEAST_OF_FLOAT16 <= largest <= LARGEST_OF_FLOAT16
+
+    def _survey(self, weight: ir.Value, tensor: ir.TensorProtocol) -> Survey:
+        if weight not in self._surveys:
+            self._surveys[weight] = survey(tensor)
+        return self._surveys[weight]
 
     def _quantize_one(self, job: Job, data: Hessian | None, factors: Array | None) -> None:
         """Quantize a weight.
@@ -236,6 +261,7 @@ class Rewriting:
             block,
             self._choice(job, grid, block, hessian, factors),
             packer,
+            self._survey(job.weight, tensor),
             hessian,
             floats,
             factors,

@@ -25,6 +25,8 @@ class Emitter:
     def __init__(self, model: ir.Model, taken: set[str | None]) -> None:
         self._model, self._taken = model, taken
         self._known: dict[tuple[Buffer, tuple[int, ...]], ir.Value] = {}
+        self._wide: dict[ir.Value, ir.Value] = {}
+        self._front: dict[ir.Graph, ir.Node] = {}
 
     @property
     def taken(self) -> set[str | None]:
@@ -53,10 +55,10 @@ class Emitter:
         else:
             shape = (*dims[:axis], packed.blocks, *dims[axis + 1 :])
             attributes |= {"axis": axis, "block_size": packed.block}
-        kind = ir.DataType.from_numpy(grid.dtype)
+        kind = ir.DataType.from_numpy(grid.weight_dtype)
         inputs = [
             self._initializer(graph, packed, "integers", dims, f"{name}.int{grid.bits}"),
-            self._initializer(graph, packed, "scales", shape, f"{name}.scale"),
+            self._scales(graph, packed, shape, name),
         ]
         if packed.zeros is not None:
             inputs.append(self._initializer(graph, packed, "zeros", shape, f"{name}.zero_point"))
@@ -72,7 +74,7 @@ class Emitter:
             outputs=[result],
             name=unique(f"{name}/DequantizeLinear", self._taken),
         )
-        graph.insert_before(next(iter(graph)), node)
+        self._prepend(graph, node)
         return result
 
     def gathered_rows(self, node: ir.Node, table: ir.Value, packed: Packed) -> None:
@@ -87,8 +89,8 @@ class Emitter:
         name, rows = table.name or "table", packed.layout.outputs
         graph = _graph(table)
         whole = self._initializer(graph, packed, "integers", (rows, columns), f"{name}.int8")
-        scales = self._initializer(graph, packed, "scales", (rows, 1), f"{name}.scale")
-        kind = ir.DataType.from_numpy(packed.grid.dtype)
+        scales = self._scales(graph, packed, (rows, 1), name)
+        kind = ir.DataType.from_numpy(packed.grid.weight_dtype)
         result, places = node.outputs[0], node.inputs[1]
         label = result.name or "rows"
 
@@ -136,7 +138,7 @@ class Emitter:
         inputs: list[ir.Value | None] = [
             node.inputs[0],
             self._initializer(graph, packed, "integers", shape, f"{name}.nbits"),
-            self._initializer(graph, packed, "scales", (outputs, packed.blocks), f"{name}.scale"),
+            self._scales(graph, packed, (outputs, packed.blocks), name),
         ]
         if packed.zeros is not None:
             inputs.append(self._zeros(graph, packed, name))
@@ -173,7 +175,7 @@ class Emitter:
         inputs: list[ir.Value | None] = [
             self._initializer(graph, packed, "integers", shape, f"{name}.rows"),
             node.inputs[1],
-            self._initializer(graph, packed, "scales", (rows, packed.blocks), f"{name}.scale"),
+            self._scales(graph, packed, (rows, packed.blocks), name),
         ]
         if packed.zeros is not None:
             inputs.append(self._zeros(graph, packed, name))
@@ -193,6 +195,33 @@ class Emitter:
         self._model.opset_imports.setdefault(MICROSOFT, 1)
         self.replace(node, [emitted])
 
+    def _scales(
+        self, graph: ir.Graph, packed: Packed, shape: tuple[int, ...], name: str
+    ) -> ir.Value:
+        """Return the scales of a weight in its dtype: cast to it, where they are stored in another.
+
+        Operators that read scales have results of their dtype.
+        """
+        stored = self._initializer(graph, packed, "scales", shape, f"{name}.scale")
+        grid = packed.grid
+        if grid.dtype == grid.weight_dtype:
+            return stored
+        if stored in self._wide:
+            return self._wide[stored]
+        kind = ir.DataType.from_numpy(grid.weight_dtype)
+        label = unique(f"{name}.scale.{kind.name.lower()}", self._taken)
+        wide = ir.Value(name=label, shape=ir.Shape(shape), type=ir.TensorType(kind))
+        node = ir.node(
+            "Cast",
+            [stored],
+            attributes={"to": int(kind)},
+            outputs=[wide],
+            name=unique(f"{name}/Cast", self._taken),
+        )
+        self._prepend(graph, node)
+        self._wide[stored] = wide
+        return wide
+
     def _zeros(self, graph: ir.Graph, packed: Packed, name: str) -> ir.Value:
         rows = packed.layout.outputs
         width = packed.blocks
@@ -207,13 +236,24 @@ class Emitter:
         buffer = getattr(packed, part)
         if (buffer, shape) in self._known:
             return self._known[buffer, shape]
-        if part == "scales" or (part == "zeros" and packed.grid.float_zeros):
+        if part == "scales":
             kind = ir.DataType.from_numpy(packed.grid.dtype)
+        elif part == "zeros" and packed.grid.float_zeros:
+            kind = ir.DataType.from_numpy(packed.grid.weight_dtype)
         else:
             kind = packed.kind
         value = add_initializer(graph, buffer.tensor(kind, shape, unique(name, self._taken)))
         self._known[buffer, shape] = value
         return value
+
+    def _prepend(self, graph: ir.Graph, node: ir.Node) -> None:
+        """Put a node before those of the model, and after those that were put there before."""
+        last = self._front.get(graph)
+        if last is None:
+            graph.insert_before(next(iter(graph)), node)
+        else:
+            graph.insert_after(last, node)
+        self._front[graph] = node
 
     def replace(self, node: ir.Node, parts: Sequence[ir.Node]) -> None:
         """Put nodes into the place of one; the result of the last keeps its name and its type."""

@@ -176,7 +176,7 @@ class NbitsPacker:
         self._scales = Buffer(n * self._blocks * grid.dtype.itemsize)
         self._zeros: Buffer | None = None
         if grid.float_zeros:
-            self._zeros = Buffer(n * self._blocks * grid.dtype.itemsize)
+            self._zeros = Buffer(n * self._blocks * grid.weight_dtype.itemsize)
         elif not grid.symmetric:
             self._zeros = Buffer(n * -(-self._blocks * grid.bits // 8))
 
@@ -198,7 +198,7 @@ class NbitsPacker:
         if self._zeros is None:
             return
         if self._grid.float_zeros:
-            zeros = self._zeros.array.view(self._grid.dtype).reshape(-1, self._blocks)
+            zeros = self._zeros.array.view(self._grid.weight_dtype).reshape(-1, self._blocks)
             zeros[row : row + n, first : first + blocks] = zero
             return
         stored = self._zeros.array.reshape(-1, -(-self._blocks // 2))

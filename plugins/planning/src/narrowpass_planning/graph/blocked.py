@@ -63,12 +63,12 @@ def derive_blocks(node: ir.Node, facts: Facts) -> bool:
     block, rest = divmod(x.shape[1], count)
     if rest or block % (32 // BITS[x.dtype.name]) or {zero.dtype, scale.dtype} != {dtype.numpy()}:
         return False
-    blocks = Blocks(x, scale, zero, block, x.shape[1], BITS[x.dtype.name])
+    blocks = Blocks(x, _as_stored(scale), zero, block, x.shape[1], BITS[x.dtype.name])
     node_of_zero = chain.zero.producer()
     given = None if node_of_zero is None else node_of_zero.inputs[0]
     common = None if given is None else _common(given, facts)
     derived = blocks if common is None else dataclasses.replace(blocks, zero=None, common=common)
-    _derive(chain, node.outputs[0], zero, derived, facts)
+    _derive(chain, node.outputs[0], (zero, scale), derived, facts)
     return True
 
 
@@ -84,7 +84,7 @@ def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     if value is None or scales is None:
         return None
     x = facts.stored(value)
-    scale: Weight | None = facts.stored(scales)
+    scale: Weight | None = _as_stored(facts.stored(scales))
     zero = None if zeros is None else facts.stored(zeros)
     bits, block = BITS.get(x.dtype.name), node.attributes.get_int("block_size", 0)
     axis = node.attributes.get_int("axis", 1)
@@ -111,6 +111,12 @@ def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     elif zero is None or zero.shape != scale.shape:
         return None
     return Blocks(x, scale, zero, block, columns, bits, common or 0, transposed=along == 0)
+
+
+def _as_stored(scale: Weight) -> Weight:
+    """Return scales that are cast from float16 as float16, which the kernel reads as they are."""
+    narrow = scale.narrow
+    return scale if narrow is None or narrow.dtype != np.float16 else narrow
 
 
 def _transposed(weight: Weight) -> Weight:
@@ -141,8 +147,11 @@ def _common(value: ir.Value, facts: Facts) -> int | None:
     return int(array[0]) if abs(array[0]) < 256 else None
 
 
-def _derive(chain: _Chain, value: ir.Value, zero: Weight, blocks: Blocks, facts: Facts) -> None:
-    x, scale = blocks.integers, blocks.scale
+def _derive(
+    chain: _Chain, value: ir.Value, numbers: tuple[Weight, Weight], blocks: Blocks, facts: Facts
+) -> None:
+    """Record every value of the computation; `numbers` are zero points and scales, of its dtype."""
+    x, (zero, scale) = blocks.integers, numbers
     shape = (*scale.shape, blocks.size)
     dtype = scale.dtype
     cast = x.then(f"as {dtype.name}", lambda array: array.astype(dtype), dtype=dtype)
