@@ -8,7 +8,7 @@
 #include "epilogue/epilogue.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
-#define NP_FP32_LAYOUT 2
+#define NP_FP32_LAYOUT 3
 
 /* out = epilogue(sum over the kernel window of input · weight, plus the bias); see
  * epilogue/epilogue.h. Images are [N, H, W, C]; a GEMM is a pointwise convolution. The second input
@@ -46,7 +46,7 @@ struct np_fp32_convolution_params {
 };
 
 /* Changes whenever transformed weights are laid out otherwise, or are other numbers. */
-#define NP_FP32_WINOGRAD_LAYOUT 1
+#define NP_FP32_WINOGRAD_LAYOUT 2
 
 /* The same as np_fp32_convolution for kernels of 3 x 3 with stride 1, by Winograd's algorithm: see
  * winograd/fp32.c. The tiles of all images are numbered row by row, and some

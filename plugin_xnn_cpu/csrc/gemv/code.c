@@ -67,8 +67,9 @@ NP_INLINE void accumulate(const uint8_t *weights, const float *const *x, size_t 
 }
 
 /* A panel of `vectors` registers from each of `streams` runs, which are `apart` panels long. */
-NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, const int rows,
-                           const int streams, const int vectors, const int layout) {
+NP_INLINE void tile(const np_gemv_job *job, np_gemv_region region, size_t panel,
+                    size_t run_stride, const int rows, const int streams, const int vectors,
+                    const int layout) {
   const struct np_gemv_params *p = job->params;
   const size_t size = element(layout), step = (size_t)vectors * LANES * size;
   const size_t head = (size_t)vectors * LANES * (layout == NP_PANELS_F16 ? 2 : 4);
@@ -77,12 +78,12 @@ NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, con
   const float *x[NP_GEMV_MAX_ROWS];
   stream_acc acc[NP_GEMV_MAX_ROWS];
   UNROLL for (int s = 0; s < streams; s++) {
-    panels[s] = (const uint8_t *)p->packed + (panel + (size_t)s * run_stride) * p->panel_bytes;
+    panels[s] = region.packed + (panel + (size_t)s * run_stride) * region.panel_bytes;
     UNROLL for (int v = 0; v < vectors; v++) {
       const uint8_t *from = panels[s] + (size_t)v * LANES * (layout == NP_PANELS_F16 ? 2 : 4);
       const vec bias = layout == NP_PANELS_F16 ? upcast(from, NP_PANELS_F16) : *(const vec *)from;
       const size_t column =
-          ((panel + (size_t)s * run_stride) * (size_t)vectors + (size_t)v) * LANES;
+          region.column + ((panel + (size_t)s * run_stride) * (size_t)vectors + (size_t)v) * LANES;
       UNROLL for (int r = 0; r < rows; r++) {
         acc[r][s][v] = bias;
         if (job->before != NULL) acc[r][s][v] += load_residual(job, (size_t)r, column);
@@ -117,7 +118,7 @@ NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, con
     const uint8_t *scales = panels[s] + channels * step;
     UNROLL for (int v = 0; v < vectors; v++) {
       const size_t column =
-          ((panel + (size_t)s * run_stride) * (size_t)vectors + (size_t)v) * LANES;
+          region.column + ((panel + (size_t)s * run_stride) * (size_t)vectors + (size_t)v) * LANES;
       UNROLL for (int r = 0; r < rows; r++) {
         vec found = acc[r][s][v];
         if (layout == NP_PANELS_INT8) found *= *(const vec *)(scales + 4 * LANES * (size_t)v);
@@ -128,21 +129,25 @@ NP_INLINE void tile(const np_gemv_job *job, size_t panel, size_t run_stride, con
 }
 
 /* As many streams as there are accumulators for; then fewer for the panels that are left. */
-NP_INLINE void panels(const np_gemv_job *job, size_t first, size_t last, const int rows,
-                             const int vectors, const int layout) {
+NP_INLINE void panels(const np_gemv_job *job, np_gemv_region region, size_t first, size_t last,
+                      const int rows, const int vectors, const int layout) {
   const int most = ACCUMULATORS / (rows * vectors);
   const int streams = most > MOST_STREAMS ? MOST_STREAMS : most > 0 ? most : 1;
   const size_t run_stride = (last - first) / (size_t)streams, end = first + run_stride;
-  for (size_t i = first; i < end; i++) tile(job, i, run_stride, rows, streams, vectors, layout);
+  for (size_t i = first; i < end; i++) tile(job, region, i, run_stride, rows, streams, vectors, layout);
   first += (size_t)streams * run_stride;
   if (streams > LEFT_STREAMS) {
     const size_t some = (last - first) / LEFT_STREAMS;
     for (size_t i = 0; i < some; i++) {
-      tile(job, first + i, some, rows, LEFT_STREAMS, vectors, layout);
+      tile(job, region, first + i, some, rows, LEFT_STREAMS, vectors, layout);
     }
     first += LEFT_STREAMS * some;
   }
-  for (size_t i = first; i < last; i++) tile(job, i, 0, rows, 1, vectors, layout);
+  if (streams > 3 && last - first == 3) {
+    tile(job, region, first, 1, rows, 3, vectors, layout);
+    return;
+  }
+  for (size_t i = first; i < last; i++) tile(job, region, i, 0, rows, 1, vectors, layout);
 }
 
 /* As many outputs at a time as there are streams: each is a row of the table. */
@@ -188,32 +193,47 @@ NP_INLINE void table(const np_gemv_job *job, size_t first, size_t last, const in
   for (size_t i = first + (size_t)streams * run_stride; i < last; i++) outputs(job, i, 0, rows, 1);
 }
 
-/* The code for one row, or for four of which some may be the last one again: more of them take as
- * long to compile as all other kernels together, and memory is what rows wait for. */
-#define NP_WITH_ROWS(function, ...)                               \
-  {                                                               \
-    if (p->rows == 1) {                                           \
-      function(job, first, last, 1, ##__VA_ARGS__);               \
-    } else {                                                      \
-      function(job, first, last, NP_GEMV_MAX_ROWS, ##__VA_ARGS__); \
-    }                                                             \
-    return;                                                       \
+/* Panels of one width: the code for one row, or for four of which some may be the last one again.
+ * More of them take as long to compile as all other kernels together, and memory is what rows wait
+ * for. */
+NP_INLINE void rows_of(const np_gemv_job *job, np_gemv_region region, size_t first, size_t last,
+                       const int vectors, const int layout) {
+  if (job->params->rows == 1) {
+    panels(job, region, first, last, 1, vectors, layout);
+  } else {
+    panels(job, region, first, last, NP_GEMV_MAX_ROWS, vectors, layout);
   }
+}
+
+/* As np_fp32_pack writes them: panels of `vectors`, then those of one less. */
+NP_INLINE void panels_f32(const np_gemv_job *job, size_t first, size_t last, const int vectors) {
+  const struct np_gemv_params *p = job->params;
+  const size_t wide = p->panels - p->narrow;
+  if (first < wide) {
+    rows_of(job, np_gemv_wide(p), first, np_min(last, wide), vectors, NP_PANELS_F32);
+  }
+  if (last > wide) {
+    rows_of(job, np_gemv_narrow(p), np_max(first, wide) - wide, last - wide, vectors - 1,
+            NP_PANELS_F32);
+  }
+}
 
 void NP_OF_ISA(np_gemv)(const np_gemv_job *job, size_t first, size_t last) {
   const struct np_gemv_params *p = job->params;
+  const np_gemv_region all = np_gemv_wide(p);
   if (p->layout == NP_TABLE_F32) {
-    NP_WITH_ROWS(table)
+    if (p->rows == 1) {
+      table(job, first, last, 1);
+    } else {
+      table(job, first, last, NP_GEMV_MAX_ROWS);
+    }
   } else if (p->layout == NP_PANELS_F16) {
-    NP_WITH_ROWS(panels, 2, NP_PANELS_F16)
+    rows_of(job, all, first, last, 2, NP_PANELS_F16);
   } else if (p->layout == NP_PANELS_INT8) {
-    NP_WITH_ROWS(panels, 2, NP_PANELS_INT8)
+    rows_of(job, all, first, last, 2, NP_PANELS_INT8);
+  } else if (LANES == 16 && p->width == 48) {
+    rows_of(job, all, first, last, 3, NP_PANELS_F32);
+  } else {
+    panels_f32(job, first, last, LANES == 16 ? 4 : 2);
   }
-#if LANES == 16
-  /* As np_fp32_pack writes them. */
-  if (p->width == 48) NP_WITH_ROWS(panels, 3, NP_PANELS_F32)
-  NP_WITH_ROWS(panels, 4, NP_PANELS_F32)
-#else
-  NP_WITH_ROWS(panels, 2, NP_PANELS_F32)
-#endif
 }

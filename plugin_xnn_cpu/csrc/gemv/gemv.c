@@ -38,13 +38,18 @@ bool np_gemv_reads_width(size_t width) {
   return fitting(NP_TARGET_BEST, NP_PANELS_F32, width) != np_gemv_plain;
 }
 
+/* The first column of a panel. */
+static size_t column_of(const struct np_gemv_params *p, size_t panel) {
+  const size_t wide = p->panels - p->narrow;
+  return panel <= wide ? panel * p->width : wide * p->width + (panel - wide) * p->narrow_width;
+}
+
 static void part(void *context, size_t thread, size_t index) {
   (void)thread;
   const task *all = context;
   const struct np_gemv_params *p = all->job.params;
-  const size_t panels = (p->outputs + p->width - 1) / p->width;
   const size_t first = index * p->part_panels;
-  const size_t last = first + p->part_panels < panels ? first + p->part_panels : panels;
+  const size_t last = np_min(first + p->part_panels, p->panels);
   fitting(p->target, p->layout, p->width)(&all->job, first, last);
   if (p->epilogue.function == NP_EPILOGUE_CLAMP && all->after == NULL) return;
   const struct np_epilogue end = {
@@ -53,8 +58,7 @@ static void part(void *context, size_t thread, size_t index) {
       .low = p->epilogue.low,
       .high = p->epilogue.high,
   };
-  const size_t column = first * p->width;
-  const size_t columns = (last * p->width < p->outputs ? last * p->width : p->outputs) - column;
+  const size_t column = column_of(p, first), columns = np_min(column_of(p, last), p->outputs) - column;
   np_epilogue_for(p->target)(&end, all->job.out + column, p->outputs,
                              all->after == NULL ? NULL : all->after + column, p->outputs, p->rows,
                              columns);
@@ -67,7 +71,7 @@ int np_gemv(const void *params, const void *const *inputs, void *out, np_workers
       {p, inputs[0], residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL, out},
       residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
   };
-  const size_t bytes = p->outputs / p->width * p->panel_bytes;
+  const size_t bytes = p->panels * p->panel_bytes;
   np_parallel_for(bytes < SMALL_MATRIX ? NULL : workers, part, &all, p->parts,
                   NP_DISABLE_DENORMALS);
   return 0;

@@ -7,7 +7,8 @@
 
 #define NP_GEMV_MAX_ROWS 4
 
-/* How a matrix lies: in panels of `width` columns, the last one filled up. F32: the bias, then for
+/* How a matrix lies: in panels of `width` columns, the last one filled up; of F32, the last few may
+ * have a vector of columns less. F32: the bias, then for
  * each input a weight for each column. F16: the same in halves. INT8: the bias over the scale,
  * weights as int8, the scales. */
 #define NP_PANELS_F32 0
@@ -25,6 +26,10 @@ struct np_gemv_params {
   size_t outputs;
   size_t width; /* of a panel; of a table 1 */
   size_t panel_bytes;
+  size_t panels;
+  size_t narrow;       /* how many of the last panels are narrower */
+  size_t narrow_width; /* of these */
+  size_t narrow_bytes;
   size_t parts; /* for threads; each has panels of its own, one after the other */
   size_t part_panels;
   struct np_epilogue epilogue;

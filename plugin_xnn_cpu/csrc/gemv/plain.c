@@ -18,10 +18,10 @@ static float number(const uint8_t *p) {
   return found;
 }
 
-static float accumulated(const np_gemv_job *job, const uint8_t *panel, size_t row, size_t n) {
+static float accumulated(const np_gemv_job *job, const uint8_t *panel, size_t width, size_t row,
+                         size_t n) {
   const struct np_gemv_params *p = job->params;
   const float *x = job->rows + row * p->channels;
-  const size_t width = p->width;
   float sum;
   switch (p->layout) {
     case NP_PANELS_F32:
@@ -47,19 +47,30 @@ static float accumulated(const np_gemv_job *job, const uint8_t *panel, size_t ro
   }
 }
 
-void np_gemv_plain(const np_gemv_job *job, size_t first, size_t last) {
+static void panels(const np_gemv_job *job, np_gemv_region region, size_t width, size_t first,
+                   size_t last) {
   const struct np_gemv_params *p = job->params;
   for (size_t i = first; i < last; i++) {
-    const uint8_t *panel = (const uint8_t *)p->packed + i * p->panel_bytes;
-    for (size_t n = 0; n < p->width && i * p->width + n < p->outputs; n++) {
+    const uint8_t *panel = region.packed + i * region.panel_bytes;
+    const size_t column = region.column + i * width;
+    for (size_t n = 0; n < width && column + n < p->outputs; n++) {
       for (size_t row = 0; row < p->rows; row++) {
-        const size_t at = row * p->outputs + i * p->width + n;
-        float x = accumulated(job, panel, row, n);
+        const size_t at = row * p->outputs + column + n;
+        float x = accumulated(job, panel, width, row, n);
         if (job->before != NULL) x += job->before[at];
         job->out[at] = x < p->epilogue.low    ? p->epilogue.low
                        : x > p->epilogue.high ? p->epilogue.high
                                               : x;
       }
     }
+  }
+}
+
+void np_gemv_plain(const np_gemv_job *job, size_t first, size_t last) {
+  const struct np_gemv_params *p = job->params;
+  const size_t wide = p->panels - p->narrow;
+  panels(job, np_gemv_wide(p), p->width, first, np_min(last, wide));
+  if (last > wide) {
+    panels(job, np_gemv_narrow(p), p->narrow_width, np_max(first, wide) - wide, last - wide);
   }
 }

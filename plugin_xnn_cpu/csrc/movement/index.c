@@ -82,6 +82,13 @@ int np_gather_elements(const void *params, const void *const *inputs, void *out,
 static void scatter_lines(void *context, size_t start, size_t count) {
   np_job *job = context;
   const struct np_elements_params *p = job->params;
+  /* Local copies: the compiler must assume that writes to the output change what pointers refer to. */
+  const char *const indices = job->inputs[1], *const updates = job->inputs[2];
+  char *const out = job->out;
+  const size_t index_size = (size_t)p->index_size, size = (size_t)p->element_size;
+  const size_t length = p->sizes[p->axis], axis_size = p->axis_size;
+  const ptrdiff_t stride = p->strides[p->axis] * (ptrdiff_t)size;
+  const int32_t reduction = p->reduction, type = p->type;
   for (size_t line = start; line < start + count; line++) {
     size_t rest = line, flat = 0, dense = 1, step = 1;
     ptrdiff_t at = 0;
@@ -95,17 +102,15 @@ static void scatter_lines(void *context, size_t start, size_t count) {
       }
       dense *= p->sizes[dim];
     }
-    for (size_t i = 0; i < p->sizes[p->axis]; i++, flat += step) {
-      const size_t found =
-          np_read_index(job->inputs[1], (size_t)p->index_size, flat, p->axis_size);
-      if (found >= p->axis_size) {
+    char *const first = out + at * (ptrdiff_t)size;
+    for (size_t i = 0; i < length; i++, flat += step) {
+      const size_t found = np_read_index(indices, index_size, flat, axis_size);
+      if (found >= axis_size) {
         np_index_outside(job);
         return;
       }
-      const ptrdiff_t to = at + (ptrdiff_t)found * p->strides[p->axis];
-      np_scatter_update(p->reduction, p->type, (size_t)p->element_size,
-                        (char *)job->out + to * p->element_size,
-                        (const char *)job->inputs[2] + flat * (size_t)p->element_size, 1);
+      np_scatter_update(reduction, type, size, first + (ptrdiff_t)found * stride,
+                        updates + flat * size, 1);
     }
   }
 }
@@ -151,14 +156,16 @@ static void gather_tuples(void *context, size_t start, size_t count) {
   np_job *job = context;
   const struct np_gather_nd_params *p = job->params;
   const size_t bytes = p->row * (size_t)p->element_size;
+  const char *const data = job->inputs[0], *const indices = job->inputs[1];
+  char *const out = job->out;
   for (size_t tuple = start; tuple < start + count; tuple++) {
     ptrdiff_t place;
-    if (!place_of(p, job->inputs[1], tuple, &place)) {
+    if (!place_of(p, indices, tuple, &place)) {
       np_index_outside(job);
       return;
     }
     place += (ptrdiff_t)(tuple / p->tuples) * p->batch_stride;
-    memcpy((char *)job->out + tuple * bytes, (const char *)job->inputs[0] + place, bytes);
+    memcpy(out + tuple * bytes, data + place, bytes);
   }
 }
 
@@ -175,14 +182,17 @@ static void scatter_columns(void *context, size_t start, size_t count) {
   np_job *job = context;
   const struct np_gather_nd_params *p = job->params;
   const size_t size = (size_t)p->element_size;
+  const char *const indices = job->inputs[1];
+  const char *const updates = (const char *)job->inputs[2] + start * size;
+  char *const out = (char *)job->out + start * size;
   for (size_t tuple = 0; tuple < p->tuples; tuple++) {
     ptrdiff_t place;
-    if (!place_of(p, job->inputs[1], tuple, &place)) {
+    if (!place_of(p, indices, tuple, &place)) {
       np_index_outside(job);
       return;
     }
-    np_scatter_update(p->reduction, p->type, size, (char *)job->out + place + start * size,
-                      (const char *)job->inputs[2] + (tuple * p->row + start) * size, count);
+    np_scatter_update(p->reduction, p->type, size, out + place, updates + tuple * p->row * size,
+                      count);
   }
 }
 

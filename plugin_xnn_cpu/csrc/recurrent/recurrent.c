@@ -38,9 +38,9 @@ size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden,
 }
 
 /* Gates `from` to `from` + `count` - 1 of a direction, as panels of `lanes` units with `group`
- * inputs of a unit side by side; `element` is the bytes of a weight. */
-static uint8_t *pack_gates(const uint8_t *weights, size_t element, size_t group, size_t from,
-                           size_t count, size_t hidden, size_t lanes, uint8_t *to) {
+ * inputs of a unit side by side; `element` is the bytes of a weight. Both are constants. */
+NP_INLINE uint8_t *pack_gates(const uint8_t *weights, const size_t element, const size_t group,
+                              size_t from, size_t count, size_t hidden, size_t lanes, uint8_t *to) {
   for (size_t unit = 0; unit < hidden; unit += lanes) {
     for (size_t k = 0; k < hidden; k += group) {
       for (size_t gate = from; gate < from + count; gate++) {
@@ -77,12 +77,17 @@ static void pack_scales(const int8_t *weights, const float *scales, size_t gates
 static void pack(size_t directions, int32_t kind, size_t hidden, size_t extras, size_t lanes,
                  const uint8_t *weights, const float *scales, const float *extra, uint8_t *to) {
   const size_t gates = np_recurrent_gates(kind), whole = padded(hidden, lanes);
-  const size_t element = scales == NULL ? sizeof(float) : 1, group = scales == NULL ? 1 : 4;
+  const size_t element = scales == NULL ? sizeof(float) : 1;
   const size_t first = kind == NP_RECURRENT_GRU ? 2 : gates;
   for (size_t d = 0; d < directions; d++) {
     const uint8_t *from = weights + d * gates * hidden * hidden * element;
-    to = pack_gates(from, element, group, 0, first, hidden, lanes, to);
-    to = pack_gates(from, element, group, first, gates - first, hidden, lanes, to);
+    if (scales == NULL) {
+      to = pack_gates(from, sizeof(float), 1, 0, first, hidden, lanes, to);
+      to = pack_gates(from, sizeof(float), 1, first, gates - first, hidden, lanes, to);
+    } else {
+      to = pack_gates(from, 1, 4, 0, first, hidden, lanes, to);
+      to = pack_gates(from, 1, 4, first, gates - first, hidden, lanes, to);
+    }
     float *behind = (float *)(void *)to;
     if (scales != NULL) {
       pack_scales((const int8_t *)from, scales + d * gates * hidden, gates, hidden, behind);

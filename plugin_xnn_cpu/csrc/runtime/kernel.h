@@ -64,6 +64,7 @@
 #define NP_SMALL_NARROW 4e5
 
 NP_INLINE size_t np_min(size_t a, size_t b) { return a < b ? a : b; }
+NP_INLINE size_t np_max(size_t a, size_t b) { return a > b ? a : b; }
 NP_INLINE size_t np_ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
 /* Some of `all` elements: from `first` on, up to `end`. */

@@ -115,7 +115,7 @@ def test_epilogues(target, kind, outputs, channels, rows, function, residual, in
     operator, matrix, bias = create(
         kind, outputs, channels, 7, epilogue=Epilogue(function, limits, residual)
     )
-    if operator is None:  # panels of two widths
+    if operator is None:  # panels of 48 columns or fewer, the last ones narrower
         return
     rng = np.random.default_rng(8)
     x = rng.standard_normal((rows, channels)).astype(np.float32)
@@ -137,6 +137,20 @@ def test_there_is_such_an_operator_on_processors_with_avx_512(kind):
     if lib.np_isa() < lib.NP_TARGET_AVX512VNNI:
         pytest.skip("no AVX-512 with VNNI")
     assert create(kind, 256, 64, 0)[0] is not None
+
+
+@pytest.mark.parametrize("outputs", [112, 400, 1000, 1023, 2000])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_the_last_panels_may_be_narrower(outputs, rows):
+    """Up to three of them, whatever number of threads divides the panels."""
+    lib = gemv.extension().lib
+    if lib.np_isa() < lib.NP_TARGET_AVX2:
+        pytest.skip("no AVX2")
+    for threads in (1, 2, 3):
+        operator, matrix, bias = create("float32", outputs, 70, 5)
+        x = np.random.default_rng(6).standard_normal((rows, 70)).astype(np.float32)
+        exact = x.astype(np.float64) @ matrix.T + bias
+        assert (np.abs(run(operator, x, threads) - exact) <= bound(x, matrix)).all()
 
 
 @pytest.mark.parametrize("target", ["best", "avx2", "plain"])

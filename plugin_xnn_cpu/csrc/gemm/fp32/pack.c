@@ -2,7 +2,7 @@
  *
  * The columns of a group are vectors of `lanes`, the last one filled with zeros; a panel has a few
  * of them: first the bias, then for each input a row of weights. All panels of a group have as many
- * vectors, or one less. */
+ * vectors, or one less: the last ones, so that GEMV reads panels of one width, then of another. */
 #include "gemm/fp32/panel.h"
 
 #define BLOCK 64 /* inputs that are read at a time where the matrix lies the other way round */
@@ -20,8 +20,10 @@ size_t np_fp32_panels(size_t lanes, size_t outputs) {
 
 np_fp32_panel_extent np_fp32_panel_at(size_t lanes, size_t outputs, size_t inputs, size_t number) {
   const size_t vectors = (outputs + lanes - 1) / lanes, panels = np_fp32_panels(lanes, outputs);
-  const size_t first = number * vectors / panels * lanes;
-  const size_t end = (number + 1) * vectors / panels * lanes;
+  const size_t most = np_ceil_div(vectors, panels), narrow = panels * most - vectors;
+  const size_t wide = panels - narrow;
+  const size_t first = (number * most - (number > wide ? number - wide : 0)) * lanes;
+  const size_t end = first + (most - (number >= wide)) * lanes;
   const size_t columns = (end < outputs ? end : outputs) - first;
   return (np_fp32_panel_extent){first, columns, end - first, first * (1 + inputs)};
 }

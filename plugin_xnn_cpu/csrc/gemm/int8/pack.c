@@ -47,27 +47,40 @@ static void pack_head(const layout *l, void *head, size_t width, size_t n, const
   if (l->heads > 2) to[2 * width] = (uint32_t)sum;
 }
 
+/* Column n of a panel of `width`: its weights, in K-groups of `group`, a constant. Returns their sum. */
+NP_INLINE int32_t pack_column(int8_t *panel, size_t width, size_t n, const int8_t *from,
+                              size_t runs, size_t run_length, const size_t group) {
+  int8_t *to = panel + n * group;
+  int32_t sum = 0;
+  for (size_t q = 0; q < runs; q++) {
+    for (size_t k = 0; k < run_length; k += group, to += width * group) {
+      const size_t count = np_min(group, run_length - k);
+      for (size_t i = 0; i < count; i++, from++) {
+        to[i] = *from;
+        sum += *from;
+      }
+    }
+  }
+  return sum;
+}
+
 void np_int8_pack(size_t group, size_t groups, size_t outputs, size_t runs, size_t run_length,
                   const void *weights, const void *bias, const void *scales, void *packed) {
   const layout l = layout_of(group);
-  const size_t k_groups = np_ceil_div(run_length, group);
+  const size_t k_groups = runs * np_ceil_div(run_length, group);
   uint8_t *to = packed;
   for (size_t first = 0; first < groups * outputs;) {
     const size_t columns = np_min(outputs - first % outputs, l.columns); /* of the group */
-    const size_t width = panel_width(&l, columns), size = panel_size(&l, columns, runs * k_groups);
+    const size_t width = panel_width(&l, columns), size = panel_size(&l, columns, k_groups);
     int8_t *panel = (int8_t *)to + 4 * l.heads * width;
     memset(to, 0, size);
     for (size_t n = 0; n < width; n++) {
       const size_t column = width == NP_INT8_NR && group == 2 ? np_int8_order[n] : n;
       if (column >= columns) continue;
       const int8_t *from = (const int8_t *)weights + (first + column) * runs * run_length;
-      int32_t sum = 0;
-      for (size_t q = 0; q < runs; q++) {
-        for (size_t k = 0; k < run_length; k++, from++) {
-          panel[((q * k_groups + k / group) * width + n) * group + k % group] = *from;
-          sum += *from;
-        }
-      }
+      const int32_t sum = group == 4
+                              ? pack_column(panel, width, n, from, runs, run_length, 4)
+                              : pack_column(panel, width, n, from, runs, run_length, 2);
       pack_head(&l, to, width, n, bias, scales, first + column, sum);
     }
     to += size;

@@ -81,10 +81,11 @@ def _panels_of(problem: Matmul, packing: Packing) -> Layout | None:
     """Return the layout of the panels; None where the GEMV kernel does not read that width."""
     outputs, lanes = problem.sizes[1], packing.form
     vectors, count = -(-outputs // lanes), panels(lanes, outputs)
-    width = vectors // count * lanes
-    if vectors % count or not reads_panel_width(width):
+    most = -(-vectors // count)
+    narrow, width = most * count - vectors, most * lanes
+    if narrow >= count or not reads_panel_width(width) or (narrow and width == 48):
         return None
-    return Layout("NP_PANELS_F32", width, 4, 4)
+    return Layout("NP_PANELS_F32", width, 4, 4, narrow, width - lanes)
 
 
 def plan(geometry: ConvGeometry, packing: Packing, run: RunSizes) -> Fields:

@@ -67,9 +67,14 @@ class Gemv(PanelMatmul):
         if rows > MAX_ROWS:
             raise BackendError(f"{rows} rows are not few: {MAX_ROWS} at most")
         common, layout = self._common(rows), self._panels.layout
-        each, parts = divide_panels(-(-self.outputs // layout.width), pool.threads)
+        panels = layout.panels(self.outputs)
+        each, parts = divide_panels(panels, pool.threads)
         fields = {
             **common,
+            "panels": panels,
+            "narrow": layout.narrow,
+            "narrow_width": layout.narrow_width,
+            "narrow_bytes": layout.narrow_width * layout.column_bytes(self.channels),
             "parts": parts,
             "part_panels": each,
             "epilogue": (epilogue or self._epilogue).params(),

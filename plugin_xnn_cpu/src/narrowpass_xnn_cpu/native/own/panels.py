@@ -34,21 +34,34 @@ class Layout:
         width: NR, columns of a panel.
         element: bytes of a weight.
         ends: bytes of bias and scale of a column, before and after its weights.
-        group: the K-group: consecutive weights of a column that are interleaved.
+        narrow: how many of the last panels are narrower.
+        narrow_width: columns of these.
     """
 
     name: str
     width: int
     element: int
     ends: int
+    narrow: int = 0
+    narrow_width: int = 0
+
+    def panels(self, outputs: int) -> int:
+        """Return the number of panels of a matrix."""
+        return self.narrow - (-(outputs - self.narrow * self.narrow_width) // self.width)
+
+    def column_bytes(self, channels: int) -> int:
+        """Return the bytes of a column of a panel."""
+        return self.element * channels + self.ends
 
     def panel_bytes(self, channels: int) -> int:
-        """Return the bytes of a panel."""
-        return self.width * (self.element * channels + self.ends)
+        """Return the bytes of a panel, of those that are not narrower."""
+        return self.width * self.column_bytes(channels)
 
     def size(self, channels: int, outputs: int) -> int:
         """Return the bytes of a matrix."""
-        return -(-outputs // self.width) * self.panel_bytes(channels)
+        wide = self.panels(outputs) - self.narrow
+        columns = wide * self.width + self.narrow * self.narrow_width
+        return columns * self.column_bytes(channels)
 
     def holds(self, block: Block, channels: int, outputs: int) -> bool:
         """Return whether a block has the size of such a matrix."""
