@@ -7,9 +7,9 @@
 Builds the models in FOLDER/SIZE where they are missing (see ``decoder.py``), and the forms of each
 tool: narrowpass's bundles in float32, in bfloat16, with weights stored as float16, with int8
 weights, with quantized rows too, and with these but tables (of embeddings, above all) in float32,
-as ExecuTorch has it; onnxruntime in float32, by ``quantize_dynamic``, and with ``MatMulNBits`` of 8
-and 4 bits in blocks of 128; OpenVINO in float32, by its defaults, and with NNCF's int8 weights;
-ExecuTorch in float32 and with quantized rows, for inputs of these sizes alone.
+as ExecuTorch has it, and in 4 bits with float and with quantized rows; onnxruntime in float32, by
+``quantize_dynamic``, and with ``MatMulNBits`` of 8 bits in blocks of 128, and of 4 in blocks of 32;
+OpenVINO in float32, by its defaults, and with NNCF's weights of 8 and 4 bits; ExecuTorch in float32 and with quantized rows, for inputs of these sizes alone.
 Each form has a process of its own, and the processes are asked in turn. Shown are the median over
 rounds of each round's median, the ratio to narrowpass's form of the same kind (above 1, narrowpass
 is faster), the cosine and the largest error over the largest magnitude of the logits against

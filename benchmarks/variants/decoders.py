@@ -60,12 +60,16 @@ def _dynamic(source: Source, target: Path) -> None:
     )
 
 
-def _blocks(bits: int) -> Builder:
+def _blocks(bits: int, block: int, level: int) -> Builder:
     def build(source: Source, target: Path) -> None:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
         quantizer = MatMulNBitsQuantizer(
-            onnx.load(source.model), bits=bits, block_size=128, is_symmetric=True, accuracy_level=4
+            onnx.load(source.model),
+            bits=bits,
+            block_size=block,
+            is_symmetric=True,
+            accuracy_level=level,
         )
         quantizer.process()
         quantizer.model.save_model_to_file(str(target), use_external_data_format=True)
@@ -73,14 +77,17 @@ def _blocks(bits: int) -> Builder:
     return build
 
 
-def _nncf(source: Source, target: Path) -> None:
-    import nncf
-    import openvino
+def _nncf(mode: str, **options: Any) -> Builder:
+    def build(source: Source, target: Path) -> None:
+        import nncf
+        import openvino
 
-    built = nncf.compress_weights(
-        openvino.convert_model(source.model), mode=nncf.CompressWeightsMode.INT8_SYM
-    )
-    openvino.save_model(built, target, compress_to_fp16=False)
+        built = nncf.compress_weights(
+            openvino.convert_model(source.model), mode=nncf.CompressWeightsMode[mode], **options
+        )
+        openvino.save_model(built, target, compress_to_fp16=False)
+
+    return build
 
 
 @dataclass(frozen=True)
@@ -187,17 +194,57 @@ FORMS = (
         "-8bits.onnx",
         1 + 4 / 128,
         "narrowpass int8 weights",
-        _blocks(8),
+        _blocks(8, 128, 4),
+    ),
+    Form(
+        "openvino nncf",
+        "int8",
+        "-nncf.xml",
+        1,
+        "narrowpass int8 weights",
+        _nncf("INT8_SYM"),
+    ),
+    # Blocks of 32, the head in 8 bits: 4.5 bits with float16 scales, 5 with float32 ones.
+    Form(
+        "narrowpass 4 bits",
+        "int4",
+        "-int4.narrow",
+        0.5 + 2 / 32,
+        "narrowpass 4 bits",
+        _bundle("fold,int4{block=32}"),
+    ),
+    Form(
+        "narrowpass 4 bits dynamic",
+        "int4",
+        "-int4-dynamic.narrow",
+        0.5 + 2 / 32,
+        "narrowpass 4 bits dynamic",
+        _bundle("fold,int4{block=32,activations=dynamic}"),
     ),
     Form(
         "onnxruntime 4 bits",
-        "int8",
+        "int4",
         "-4bits.onnx",
-        0.5 + 4 / 128,
-        "narrowpass int8 weights",
-        _blocks(4),
+        0.5 + 4 / 32,
+        "narrowpass 4 bits",
+        _blocks(4, 32, 0),
     ),
-    Form("openvino nncf", "int8", "-nncf.xml", 1, "narrowpass int8 weights", _nncf),
+    Form(
+        "onnxruntime 4 bits dynamic",
+        "int4",
+        "-4bits-dynamic.onnx",
+        0.5 + 4 / 32,
+        "narrowpass 4 bits dynamic",
+        _blocks(4, 32, 4),
+    ),
+    Form(
+        "openvino 4 bits",
+        "int4",
+        "-4bits.xml",
+        0.5 + 2 / 32,
+        "narrowpass 4 bits dynamic",
+        _nncf("INT4_SYM", group_size=32, ratio=1.0),
+    ),
     Form(
         "executorch dynamic",
         "int8",

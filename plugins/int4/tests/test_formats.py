@@ -305,3 +305,21 @@ def test_scales_of_the_dtype_of_the_weight(form):
     assert not any(node.op_type == "Cast" for node in after.graph.node)
     scale = next(t for t in after.graph.initializer if t.name.startswith("w.scale"))
     assert scale.data_type == TensorProto.FLOAT
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
+def test_dynamic_activations_are_requested_of_each_matmul(op_type):
+    """As metadata, or as the accuracy level of MatMulNBits; what is multiplied stays the same."""
+    node = helper.make_node(op_type, ["x", "w"], ["y"])
+    proto = model([node], {"x": ["m", 64]}, {"y": ["m", 33]}, {"w": floats(64, 33)})
+    qdq = rewritten(proto, f"int4{{activations=dynamic,{INT4}}}")
+    (found,) = [node for node in qdq.graph.node if node.op_type == op_type]
+    assert [(p.key, p.value) for p in found.metadata_props] == [
+        ("narrowpass.activations", "dynamic")
+    ]
+    nbits = rewritten(proto, f"int4{{activations=dynamic,format=nbits,{INT4}}}")
+    (found,) = [node for node in nbits.graph.node if node.op_type == "MatMulNBits"]
+    assert {a.name: a.i for a in found.attribute}["accuracy_level"] == 4
+    plain = rewritten(proto, f"int4{{{INT4}}}")
+    assert not any(node.metadata_props for node in plain.graph.node)
+    np.testing.assert_array_equal(decoded(plain, "w", 0, 32), decoded(qdq, "w", 0, 32))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from narrowpass_int4.grid import Grid
 from narrowpass_int4.layers import choice, output_powers, to_blocks
 from narrowpass_int4.methods.awq import lost_outputs, search_factors
+from narrowpass_int4.methods.descent import descend
 from narrowpass_int4.methods.gptq import gptq
 from narrowpass_int4.methods.hqq import half_quadratic, norm_error
 from narrowpass_int4.methods.search import least_squares, round_to_nearest, squared_error
@@ -162,7 +163,7 @@ def lost(choose, rows, hessian, grid, block):
 @pytest.mark.parametrize(("inner", "block"), [(96, 32), (100, 16), (160, 160)])
 def test_gptq_loses_less_on_correlated_data(grid, inner, block):
     rows, hessian = correlated(24, inner)
-    got = lost(gptq(hessian, grid, block), rows, hessian, grid, block)
+    got = lost(gptq(hessian, None, grid, block), rows, hessian, grid, block)
     for method in ("rtn", "mse"):
         plain = lost(choice(method, grid, block), rows, hessian, grid, block)
         assert (got <= plain * 1.0001).all() or method == "mse"
@@ -174,7 +175,7 @@ def test_gptq_of_a_diagonal_hessian_is_rounding():
     rng = np.random.default_rng(6)
     rows = rng.standard_normal((8, 64)).astype(np.float32)
     grid = GRIDS[0]
-    integers, scale, zero = gptq(np.eye(64), grid, 32)(rows, 0)
+    integers, scale, zero = gptq(np.eye(64), None, grid, 32)(rows, 0)
     right = grid.quantize(to_blocks(rows, 32), scale, zero).reshape(8, 64)
     np.testing.assert_array_equal(integers, right)
 
@@ -182,11 +183,11 @@ def test_gptq_of_a_diagonal_hessian_is_rounding():
 def test_gptq_with_channels_that_are_never_used():
     rows, hessian = correlated(8, 64)
     hessian[:, 7] = hessian[7] = 0
-    got = lost(gptq(hessian, GRIDS[0], 32), rows, hessian, GRIDS[0], 32)
+    got = lost(gptq(hessian, None, GRIDS[0], 32), rows, hessian, GRIDS[0], 32)
     assert np.isfinite(got).all()
     # And with no data at all but zeros.
     zeros = np.zeros((64, 64))
-    assert (lost(gptq(zeros, GRIDS[0], 32), rows, zeros, GRIDS[0], 32) == 0).all()
+    assert (lost(gptq(zeros, None, GRIDS[0], 32), rows, zeros, GRIDS[0], 32) == 0).all()
 
 
 def test_awq_scales_channels_with_large_activations():
@@ -202,3 +203,56 @@ def test_awq_scales_channels_with_large_activations():
     assert lost_outputs([rows], hessian, GRIDS[0], 32, factors) < 0.6 * plain
     # All alike: there is nothing to gain.
     assert search_factors([rows], np.eye(64), np.ones(64), GRIDS[0], 32) is None
+
+
+@pytest.mark.parametrize("grid", GRIDS[:4], ids=str)
+@pytest.mark.parametrize("block", [16, 24, 40])
+def test_descent_lowers_the_error_of_outputs(grid, block):
+    """From rounding, on inputs that are correlated; it ends where no single integer lowers it."""
+    rng = np.random.default_rng(7)
+    mixed = rng.standard_normal((300, 6)) @ rng.standard_normal((6, 40))
+    x = (mixed + 0.3 * rng.standard_normal((300, 40))).astype(np.float32)
+    hessian = (x.T @ x).astype(np.float64)
+    rows = rng.standard_normal((9, 40)).astype(np.float32)
+    integers, scale, zero = choice("rtn", grid, block)(rows, 0)
+
+    def lost(integers, scale):
+        values = grid.dequantize(to_blocks(integers, block), scale, zero).reshape(9, -1)[:, :40]
+        return np.square((values - rows).astype(np.float64) @ x.T).sum(axis=1)
+
+    found, fitted = descend(rows, integers, scale, grid, block, zero, hessian)
+    assert (lost(found, fitted) <= lost(integers, scale) * (1 + 1e-5)).all()
+    assert lost(found, fitted).sum() < 0.5 * lost(integers, scale).sum()
+    assert (found >= grid.low).all()
+    assert (found <= grid.high).all()
+    assert (fitted == fitted.astype(grid.dtype).astype(np.float32)).all()
+
+
+def test_descent_finds_the_best_of_all_integers():
+    """Of uncorrelated inputs: rounding is the best there is, by any search."""
+    rng = np.random.default_rng(8)
+    rows = rng.standard_normal((5, 32)).astype(np.float32)
+    grid, hessian = GRIDS[0], np.diag(rng.uniform(1, 2, 32))
+    integers, scale, zero = choice("mse", grid, 32)(rows, 0)
+    worse = np.clip(integers + rng.integers(-2, 3, integers.shape), grid.low, grid.high)
+    found, fitted = descend(rows, worse.astype(np.float32), scale, grid, 32, zero, hessian)
+    np.testing.assert_array_equal(found, grid.quantize(rows[:, None], fitted, zero)[:, 0])
+
+
+def test_gptq_compensates_what_earlier_layers_lost():
+    """Outputs on narrow inputs are nearer to those of the float model on its own inputs."""
+    rng = np.random.default_rng(9)
+    floats = rng.standard_normal((2000, 64)).astype(np.float32)
+    # Narrow layers before this one have shrunk some inputs, and added noise that others share.
+    narrow = floats * rng.uniform(0.8, 1.0, 64) + 0.1 * np.roll(floats, 1, axis=1)
+    narrow = narrow.astype(np.float32)
+    hessian = (narrow.T @ narrow).astype(np.float64)
+    cross = (narrow.T @ floats).astype(np.float64)
+    rows = rng.standard_normal((20, 64)).astype(np.float32)
+    right = floats.astype(np.float64) @ rows.T
+    losses = []
+    for moments in (cross, None):
+        integers, scale, zero = gptq(hessian, moments, GRIDS[0], 32)(rows, 0)
+        values = GRIDS[0].dequantize(to_blocks(integers, 32), scale, zero).reshape(20, 64)
+        losses.append(np.square(narrow.astype(np.float64) @ values.T - right).sum())
+    assert losses[0] < 0.5 * losses[1]

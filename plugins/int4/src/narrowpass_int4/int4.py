@@ -52,6 +52,11 @@ class Int4(Pass):
             float32, for float32 weights whose scales float16 can represent: 4.5 bits for each
             weight in blocks of 32, where float32 makes it 5. ``weight``: in the dtype of the
             weight, as all other scales are.
+        activations: how rows are multiplied with narrow weights. ``float``: as they are.
+            ``dynamic``: quantized to int8 when the model runs, in blocks of the same size, by a
+            backend that can: the metadata ``narrowpass.activations`` of the node, or
+            ``accuracy_level`` 4 of MatMulNBits. It takes half the time where arithmetic limits, and
+            costs accuracy.
         red: nodes whose weights stay wide: globs of names, ``op:TYPE``.
         green: nodes whose weights are narrow also where a rule or `tolerance` would leave them.
         tolerance: the largest error of a layer over its signal, as root mean squares: of its
@@ -66,6 +71,7 @@ class Int4(Pass):
     embeddings: Literal["int8", "int4", "keep"] = "int8"
     format: Literal["qdq", "nbits"] = "qdq"
     scales: Literal["float16", "weight"] = "float16"
+    activations: Literal["float", "dynamic"] = "float"
     red: tuple[str, ...] = ()
     green: tuple[str, ...] = ()
     tolerance: float | None = None
@@ -111,6 +117,7 @@ class Int4(Pass):
             self.method,
             self.format,
             self.scales,
+            self.activations,
             self.tolerance,
         )
         with inferred(model):

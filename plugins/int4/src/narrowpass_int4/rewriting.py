@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision
+from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass.ir.constants import constant_tensor
 from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_analysis.verification import judging_backends
@@ -55,6 +58,7 @@ class Options:
         method: what chooses the integers.
         format: ``qdq`` or ``nbits``.
         scales: ``float16``, or ``weight`` for the dtype of the weight.
+        activations: ``float``, or ``dynamic`` for rows that are quantized when the model runs.
         tolerance: the largest relative error of a layer; None for any.
     """
 
@@ -63,6 +67,7 @@ class Options:
     method: str
     format: str
     scales: str
+    activations: str
     tolerance: float | None
 
 
@@ -136,10 +141,14 @@ class Rewriting:
             return
         backend = judging_backends(self._ctx.target)[-1]
         done = 0
-        with Segments(self._model, samples, backend) as segments:
+        with contextlib.ExitStack() as stack:
+            segments = stack.enter_context(Segments(self._model, samples, backend))
+            floats: Segments | None = None
+            if self._options.method == "gptq":
+                floats = stack.enter_context(Segments(self._model, samples, backend))
             for group in groups(self._model.graph, self._plan.jobs):
                 self._progress(done, total)
-                hessian = self._observed(group, segments)
+                hessian = self._observed(group, segments, floats)
                 self._quantize_group(group, hessian)
                 done += len(group.jobs)
         self._floats.clear()
@@ -148,16 +157,30 @@ class Rewriting:
     def _progress(self, done: int, total: int) -> None:
         self._ctx.observer.progress("quantizing weights", done, total)
 
-    def _observed(self, group: Group, segments: Segments) -> Hessian | None:
-        """Run the model up to the group; return what its weights are multiplied with."""
+    def _observed(
+        self, group: Group, segments: Segments, floats: Segments | None
+    ) -> Hessian | None:
+        """Run the model up to the group; return what its weights are multiplied with.
+
+        Args:
+            group: of weights that are multiplied with the same value.
+            segments: of the narrow model.
+            floats: of the float model, if what it computes is to be compared.
+        """
         value = group.value
         if value is None or value.name is None:
             return None
         matrix = group.matrix
-        hessian = Hessian(matrix.inner, value.name)
+        hessian = Hessian(matrix.inner, value.name, compared=floats is not None)
+        rights: Iterator[Array] = iter(())
+        if floats is not None:
+            floats.advance(group.place, {}, [], lambda name, array, where: None)
+            rights = floats.held(value.name)
 
         def see(name: str, array: Array, where: str) -> None:
-            hessian.add(columns_of(matrix, array), where)
+            right = next(rights, None)
+            columns = None if right is None else columns_of(matrix, right)
+            hessian.add(columns_of(matrix, array), where, columns)
 
         segments.advance(group.place, self._floats, [value.name], see)
         for name in [name for name, last in self._last.items() if last < group.place]:
@@ -259,7 +282,7 @@ class Rewriting:
             layout,
             grid,
             block,
-            self._choice(job, grid, block, hessian, factors),
+            self._choice(job, grid, block, data, factors),
             packer,
             self._survey(job.weight, tensor),
             hessian,
@@ -278,16 +301,17 @@ class Rewriting:
             self._last[job.weight.name] = last_place(self._places, job)
 
     def _choice(
-        self, job: Job, grid: Grid, block: int, hessian: Array | None, factors: Array | None
+        self, job: Job, grid: Grid, block: int, data: Hessian | None, factors: Array | None
     ) -> Choose:
         """Return what quantizes the rows of a weight."""
         method = self._options.method
         if job.bits == 8:
             return choice("rtn", grid, block)
-        if hessian is None:
+        if data is None:
             return choice("mse" if method in ("gptq", "awq") else method, grid, block)
+        hessian = data.matrix
         if method == "gptq":
-            return gptq(hessian, grid, block)
+            return gptq(hessian, data.cross, grid, block)
         importance = np.diag(hessian).astype(np.float64)
         if factors is not None:
             importance = importance / factors.astype(np.float64) ** 2
@@ -403,11 +427,14 @@ def _emit(done: Done, emitter: Emitter, options: Options) -> None:
         else:
             dequantized = dequantized or emitter.dequantized(job.weight, packed, job.axis)
             node.replace_input_with(0, dequantized)
+    dynamic = options.activations == "dynamic"
     for matrix in job.matrices:
         if done.nbits:
             bias = matrix.node.inputs[2] if len(matrix.node.inputs) > 2 else None
-            emitter.matmul_nbits(matrix, packed, bias)
+            emitter.matmul_nbits(matrix, packed, bias, level=4 if dynamic else 0)
         else:
+            if dynamic and matrix.is_matmul:
+                matrix.node.metadata_props[ACTIVATIONS] = "dynamic"
             dequantized = dequantized or emitter.dequantized(job.weight, packed, job.axis)
             matrix.read(dequantized, emitter.taken)
     drop_unread(job.weight)

@@ -21,17 +21,25 @@ class Hessian:
     Args:
         inner: K, the elements of each column of X.
         what: the value, for messages.
+        compared: whether `add` also gets what the float model computes.
+
+    Attributes:
+        matrix: float [K, K], X · Xᵀ.
+        cross: float [K, K], X · Fᵀ, where F is what the float model computes; None without it.
+        count: columns of X.
+        magnitude: float64 [K], sums of magnitudes.
     """
 
-    def __init__(self, inner: int, what: str) -> None:
+    def __init__(self, inner: int, what: str, *, compared: bool = False) -> None:
         kind = np.float64 if inner <= _DOUBLE else np.float32
         self.matrix: Array = np.zeros((inner, inner), kind)
+        self.cross: Array | None = np.zeros((inner, inner), kind) if compared else None
         self.count = 0
         self.magnitude: Array = np.zeros(inner, np.float64)
         self._what = what
 
-    def add(self, columns: Array, where: str) -> None:
-        """Add columns of X, [count, K], as a sample has them.
+    def add(self, columns: Array, where: str, floats: Array | None = None) -> None:
+        """Add columns of X, [count, K], as a sample has them, and those of F.
 
         Raises:
             DataError: they have another length than K.
@@ -41,9 +49,11 @@ class Hessian:
                 f"value {self._what!r} on {where} has rows of {columns.shape[-1]} elements, and "
                 f"not of {len(self.matrix)}"
             )
-        floats = np.ascontiguousarray(columns, np.float32)
-        self.matrix += floats.T @ floats
-        self.magnitude += np.abs(floats).sum(axis=0, dtype=np.float64)
+        narrow = np.ascontiguousarray(columns, np.float32)
+        self.matrix += narrow.T @ narrow
+        if self.cross is not None and floats is not None:
+            self.cross += narrow.T @ np.ascontiguousarray(floats, np.float32)
+        self.magnitude += np.abs(narrow).sum(axis=0, dtype=np.float64)
         self.count += len(columns)
 
 

@@ -118,6 +118,11 @@ class Segments:
                 Path(file).unlink()
         self._files, self._at, self._started = files, stop, True
 
+    def held(self, name: str) -> Iterator[Array]:
+        """Yield a value that nodes from the present one on read, for each sample in turn."""
+        for file in self._files:
+            yield _read(Path(file), name)[name]
+
     def _feeds(self) -> Iterator[dict[str, Array]]:
         if not self._started:
             for number, feeds in enumerate(self._samples, 1):
@@ -261,13 +266,16 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> None:
     np.savez(path, **plain)  # type: ignore[arg-type]  # its keywords are arrays
 
 
-def _read(path: Path) -> dict[str, Array]:
+def _read(path: Path, only: str | None = None) -> dict[str, Array]:
+    """Return the arrays of a file, or one of them."""
     import ml_dtypes
 
     found: dict[str, Array] = {}
     with np.load(path) as file:
         for number in range(len(file.files) // 2):
             name, kind = (str(text) for text in file[f"{number}.name"])
+            if only is not None and name != only:
+                continue
             array = file[f"{number}"]
             if array.dtype.name != kind:
                 array = array.view(np.dtype(getattr(ml_dtypes, kind)))

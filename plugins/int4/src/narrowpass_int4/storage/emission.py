@@ -123,13 +123,16 @@ class Emitter:
     def _label(self, name: str) -> str:
         return unique(f"{name}/Gather", self._taken)
 
-    def matmul_nbits(self, matrix: Matrix, packed: Packed, bias: ir.Value | None) -> None:
+    def matmul_nbits(
+        self, matrix: Matrix, packed: Packed, bias: ir.Value | None, level: int
+    ) -> None:
         """Put MatMulNBits into the place of a MatMul or Gemm.
 
         Args:
             matrix: of the node.
             packed: of a `NbitsPacker`.
             bias: [N], or None.
+            level: ``accuracy_level``: 0 for any, 4 for rows in int8.
         """
         node, grid = matrix.node, packed.grid
         outputs = packed.layout.outputs
@@ -149,6 +152,7 @@ class Emitter:
             "N": outputs,
             "bits": grid.bits,
             "block_size": packed.stored_block,
+            **({"accuracy_level": level} if level else {}),
         }
         emitted = ir.node(
             "MatMulNBits",
