@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -207,6 +209,69 @@ def test_heads_that_share_keys(rows, groups):
     right["k"], right["v"] = right["k"][:, ::each], right["v"][:, ::each]
     with compile_model(model, threads=2) as program:
         close(program.run(feeds), right)
+
+
+GROUPED = """k = Concat<axis = 2>(past_k, new_k) v = Concat<axis = 2>(past_v, new_v)
+    k5 = Unsqueeze(k, two) v5 = Unsqueeze(v, two) t = Transpose<perm = [0, 1, 2, 4, 3]>(k5)
+    s0 = MatMul(q, t) s1 = Mul(s0, c) s = Add(s1, mask) p = Softmax<axis = -1>(s)
+    y = MatMul(p, v5)"""
+
+
+def grouped_model(body: str = GROUPED, outputs: str = "") -> onnx.ModelProto:
+    """Return a model whose keys and values get an axis for the query heads that share them."""
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+    g (float[b, h, g, m, d] q, float[b, h, o, d] past_k, float[b, h, a, d] new_k,
+       float[b, h, o, e] past_v, float[b, h, a, e] new_v, float[m, n] mask)
+      => (float[b, h, g, m, e] y, float[b, h, n, d] k, float[b, h, n, e] v{outputs})
+    <float c = {{0.25}}, int64[1] two = {{2}}> {{ {body} }}"""
+    return parser.parse_model(text)
+
+
+def grouped_feeds(shared: int, heads: int, rows: int, past: int, depth: int) -> dict[str, Any]:
+    feeds = feeds_of(heads, rows, past, 1, depth, depth)
+    q = np.random.default_rng(1).standard_normal((1, heads, shared, rows, depth))
+    return feeds | {"q": q.astype(np.float32)}
+
+
+def grouped_exact(feeds: dict[str, Any]) -> dict[str, Any]:
+    each = [exact(feeds | {"q": feeds["q"][:, :, g]}) for g in range(feeds["q"].shape[2])]
+    return each[0] | {"y": np.stack([found["y"] for found in each], 2)}
+
+
+@pytest.mark.parametrize("target", ["best", "avx2", "plain"])
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    shared=st.sampled_from([1, 2, 3, 4, 8, 9]),
+    heads=st.integers(1, 3),
+    rows=st.integers(1, 3),
+    past=st.sampled_from([1, 16, 63, 130, 700]),
+    depth=st.sampled_from([1, 16, 33, 64]),
+    threads=st.integers(1, 3),
+)
+def test_caches_behind_an_axis_for_shared_heads(target, shared, heads, rows, past, depth, threads):
+    """Keys and values are copied while they are read, for all query heads that share them."""
+    feeds = grouped_feeds(shared, heads, rows, past, depth)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "TARGET", target)
+        with compile_model(grouped_model(), threads=threads) as program:
+            close(program.run(feeds), grouped_exact(feeds))
+            assert kernel_of(program, feeds) == [KERNEL]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_other_readers_of_shared_keys_see_all_of_them(place):
+    """Whether they read what was concatenated or the view of it, before attention or after it."""
+    other = "r = Relu(k) w = Neg(k5) "
+    body = GROUPED.replace("s0 =", f"{other} s0 =") if place == "before" else GROUPED + other
+    outputs = ", float[b, h, n, d] r, float[b, h, o1, n, d] w"
+    feeds = grouped_feeds(3, 2, 1, 40, 16)
+    with compile_model(grouped_model(body, outputs)) as program:
+        found = program.run(feeds)
+    wanted = grouped_exact(feeds)
+    close({name: found[name] for name in wanted}, wanted)
+    k = wanted["k"].astype(np.float32)
+    np.testing.assert_array_equal(found["r"], np.maximum(k, 0))
+    np.testing.assert_array_equal(found["w"], -k[:, :, None])
 
 
 def test_steps_of_one_shape_with_other_attributes_are_sized_apart():

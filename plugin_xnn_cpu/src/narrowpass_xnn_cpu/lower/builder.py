@@ -263,10 +263,15 @@ class Builder:
             return None
         return next((op for op in ops if op.output is slot), None)
 
-    def writers(self, slot: Slot) -> list[LoweredOp]:
-        """Return the operations that write a slot, in order; none if one reads it already."""
+    def writers(self, slot: Slot, reader: LoweredOp | None = None) -> list[LoweredOp]:
+        """Return the operations that write a slot, in order; none if one reads it already.
+
+        Args:
+            slot: the slot.
+            reader: an operation that may read it.
+        """
         ops = self._ops()
-        if any(slot in op.operands for op in ops):
+        if any(slot in op.operands for op in ops if op is not reader):
             return []
         return [op for op in ops if op.output is slot]
 

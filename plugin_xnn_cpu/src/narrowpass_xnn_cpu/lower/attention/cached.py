@@ -17,6 +17,7 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.movement.concat import ConcatPiece
+from narrowpass_xnn_cpu.lower.steps import Dim, Reshape
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params
@@ -46,8 +47,13 @@ class CachedAttention(Computation):
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
-        first, wholes = len(shapes) - 2, shapes[1:3]
+        first = len(shapes) - 2
         run = self.attention.size_of(shapes[:first], sizing)
+        # In the shapes that the pieces were concatenated in.
+        wholes = [
+            (*piece[:-2], *whole[-2:])
+            for whole, piece in zip(shapes[1:3], shapes[first:], strict=True)
+        ]
         pieces = [
             piece if defers_copy((piece, _appended_shape(piece, whole))) else None
             for piece, whole in zip(shapes[first:], wholes, strict=True)
@@ -77,7 +83,7 @@ def emit_attention(
     """
     keys, values = operands[1:3]
     pasts = (
-        [] if keys is values else [_past_piece(builder.writers(slot)) for slot in (keys, values)]
+        [] if keys is values else [_past_piece(_source(slot, builder)) for slot in (keys, values)]
     )
     pieces = [past for past in pasts if past is not None]
     if len(pieces) < 2:
@@ -87,6 +93,26 @@ def emit_attention(
         builder.substitute(op, dataclasses.replace(op, computation=piece))
     copied = [op.operands[0] for op, _ in pieces]
     builder.compute(CachedAttention(attention), [*operands, *copied], value, perm)
+
+
+def _source(slot: Slot, builder: Builder) -> list[LoweredOp]:
+    """Return the operations that write keys or values; those before views of other leading axes.
+
+    A decoder whose query heads share keys and values adds an axis for them.
+    """
+    writers = builder.writers(slot)
+    while len(writers) == 1 and _keeps_rows(writers[0].computation):
+        (view,) = writers
+        writers = builder.writers(view.operands[0], view)
+    return writers
+
+
+def _keeps_rows(computation: Computation) -> bool:
+    """Return whether a computation is a view whose last two axes are those of its operand."""
+    if not isinstance(computation, Reshape) or len(computation.dims) < 2:
+        return False
+    rank = 1 + max((axis for dim in computation.dims for axis in dim.axes), default=0)
+    return computation.dims[-2:] == (Dim((rank - 2,)), Dim((rank - 1,)))
 
 
 def _past_piece(writers: Sequence[LoweredOp]) -> tuple[LoweredOp, ConcatPiece] | None:
