@@ -1,6 +1,6 @@
 """Compares decoders with caches in narrowpass and other runtimes: one token, and the prompt.
 
-    python benchmarks/decoders.py FOLDER [--size tiny 100m 1b] [--threads 1 all] [--past 128]
+    python benchmarks/decoders.py FOLDER [--size tiny 100m 135m 1b] [--threads 1 all] [--past 128]
         [--prompt 128] [--form "narrowpass fp32" ...] [--phase decode prefill] [--rounds 7]
         [--clock wall|cpu] [--json OUT.json]
 
@@ -9,7 +9,8 @@ tool: narrowpass's bundles in float32, in bfloat16, with weights stored as float
 weights, with quantized rows too, and with these but tables (of embeddings, above all) in float32,
 as ExecuTorch has it, and in 4 bits with float and with quantized rows; onnxruntime in float32, by
 ``quantize_dynamic``, and with ``MatMulNBits`` of 8 bits in blocks of 128, and of 4 in blocks of 32;
-OpenVINO in float32, by its defaults, and with NNCF's weights of 8 and 4 bits; ExecuTorch in float32 and with quantized rows, for inputs of these sizes alone.
+OpenVINO in float32, by its defaults, and with NNCF's weights of 8 and 4 bits; ExecuTorch in float32
+and with quantized rows, for inputs of these sizes alone.
 Each form has a process of its own, and the processes are asked in turn. Shown are the median over
 rounds of each round's median, the ratio to narrowpass's form of the same kind (above 1, narrowpass
 is faster), the cosine and the largest error over the largest magnitude of the logits against
