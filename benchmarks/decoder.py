@@ -4,7 +4,8 @@
 
 Writes ``prefill.onnx`` and ``decode.onnx`` with the shared weights beside them, of the shape of a
 GPT of 100 M parameters, of SmolLM2-135M, or of Llama 3.2 1B (4.94 GB in float32, tied; 5.99 GB with
-an output matrix of its own). Root-mean-square norms, rotary positions, grouped attention, gated linear units.
+an output matrix of its own). Root-mean-square norms, rotary positions, grouped attention, gated
+linear units.
 """
 
 from __future__ import annotations

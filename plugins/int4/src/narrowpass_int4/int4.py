@@ -50,8 +50,8 @@ class Int4(Pass):
             MatMulNBits and GatherBlockQuantized, and DequantizeLinear where these cannot be.
         scales: how the scales of 4-bit blocks are stored. ``float16``: as float16, with a Cast to
             float32, for float32 weights whose scales float16 can represent: 4.5 bits for each
-            weight in blocks of 32, where float32 makes it 5. ``weight``: in the dtype of the
-            weight, as all other scales are.
+            weight in blocks of 32, and not 5. ``weight``: in the dtype of the weight, as all
+            other scales are.
         activations: how rows are multiplied with narrow weights. ``float``: as they are.
             ``dynamic``: quantized to int8 when the model runs, in blocks of the same size, by a
             backend that can: the metadata ``narrowpass.activations`` of the node, or

@@ -27,7 +27,7 @@ class Hessian:
         matrix: float [K, K], X · Xᵀ.
         cross: float [K, K], X · Fᵀ, where F is what the float model computes; None without it.
         count: columns of X.
-        magnitude: float64 [K], sums of magnitudes.
+        magnitude: float64 [K], the magnitudes of each channel, added up.
     """
 
     def __init__(self, inner: int, what: str, *, compared: bool = False) -> None:
