@@ -293,6 +293,7 @@ class Rewriting:
         if limit is not None and loss.relative > limit and not job.green:
             self._plan.left.extend(self._refused(job, loss, limit))
             return
+        packed.evict()
         self._done.append(Done(job, packed, loss, nbits, obstacle))
         self._before += tensor.nbytes
         self._after += packed.nbytes

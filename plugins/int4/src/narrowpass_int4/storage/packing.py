@@ -74,6 +74,12 @@ class Packed:
             table = scales.reshape(-1, self.layout.outputs)
             table[:] = table / factors
 
+    def evict(self) -> None:
+        """Take the bytes out of this process's memory; see `Buffer.evict`."""
+        for part in (self.integers, self.scales, self.zeros):
+            if part is not None:
+                part.evict()
+
     @property
     def nbytes(self) -> int:
         """The bytes of all of it."""

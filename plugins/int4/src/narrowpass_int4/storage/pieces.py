@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import DataError
-from narrowpass.ir.io import elements
+from narrowpass.ir.io import MappedTensor, elements
 
 Array = np.ndarray[Any, Any]
 
@@ -80,6 +80,7 @@ def pieces(
             last = min(first + step, n)
             flat = _floats(tensor, first * k, last * k)
             yield Piece(0, first, 0, flat.reshape(last - first, k))
+            _evict(tensor)
         return
     for matrix in range(layout.count):
         base = matrix * k * n
@@ -88,12 +89,14 @@ def pieces(
             for first in range(0, n, step):
                 last = min(first + step, n)
                 yield Piece(matrix, first, 0, _columns(tensor, base, layout, first, last))
+            _evict(tensor)
             continue
         step = max(1, PIECE // n // block) * block
         for start in range(0, k, step):
             end = min(start + step, k)
             flat = _floats(tensor, base + start * n, base + end * n)
             yield Piece(matrix, 0, start, np.ascontiguousarray(flat.reshape(end - start, n).T))
+            _evict(tensor)
 
 
 def _columns(tensor: ir.TensorProtocol, base: int, layout: Layout, first: int, last: int) -> Array:
@@ -106,6 +109,12 @@ def _columns(tensor: ir.TensorProtocol, base: int, layout: Layout, first: int, l
         place = base + row * n
         found[:, row] = _floats(tensor, place + first, place + last)
     return found
+
+
+def _evict(tensor: ir.TensorProtocol) -> None:
+    """Take the pages of a mapped weight out of this process's memory."""
+    if isinstance(tensor, MappedTensor):
+        tensor.drop()
 
 
 def _floats(tensor: ir.TensorProtocol, first: int, last: int) -> Array:
@@ -141,4 +150,5 @@ def survey(tensor: ir.TensorProtocol) -> Survey:
             raise DataError(f"weight {tensor.name!r} has an element that is infinite or NaN")
         low, high = min(low, least), max(high, largest)
         zeros += int(piece.size - np.count_nonzero(piece))
+        _evict(tensor)
     return Survey(low, high, zeros)

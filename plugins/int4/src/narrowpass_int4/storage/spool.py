@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from typing import Any
@@ -68,6 +69,14 @@ class Buffer:
         if self._bytes is None or self._file is not None:
             raise ValueError("the buffer is finished")
         return self._bytes
+
+    def evict(self) -> None:
+        """Take its pages out of this process's memory; the file has what was written."""
+        if isinstance(self._bytes, np.memmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapping: Any = self._bytes.base
+            while not isinstance(mapping, mmap.mmap):
+                mapping = mapping.base
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def tensor(self, dtype: ir.DataType, shape: tuple[int, ...], name: str) -> ir.TensorProtocol:
         """Return the bytes as a tensor; nothing is written afterwards.
