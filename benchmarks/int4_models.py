@@ -1,15 +1,14 @@
 """Compares 4-bit and int8 weights of a model with float32: bytes, time, and error.
 
     python benchmarks/int4_models.py MODEL.onnx... [--threads 1] [--rounds 5]
-        [--rows N] [--json OUT.json]
+        [--json OUT.json]
 
 Forms: float32; int8 weights with float rows (``int8-sym{mode=weight-only}``) and with rows in int8
 (``mode=dynamic``); weights of 4 bits in blocks of 32 with float rows, with rows in int8, and in
 blocks of 64 with zero points; onnxruntime in float32 and with its MatMulNBits. Each has a process
 of its own, and the processes take turns. Shown are the bytes of the files, the median time of a
 run, the ratio to float32's (above 1, the form is faster), and the least cosine and the largest
-error over the largest magnitude against onnxruntime in float32, over three random inputs. Unknown
-dimensions are ``--rows`` large.
+error over the largest magnitude against onnxruntime in float32, over three random inputs.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
+from gallery import Model
+from gallery.feeds import feeds_of
 from rich.console import Console
 from rich.table import Table
 from runners import Entrant, cores, in_turns, installed, judge
 
 import narrowpass
-from narrowpass_testing import random_feeds
 
 SEEDS = (0, 1, 2)
 SECONDS = 0.5
@@ -61,13 +60,10 @@ def stored(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def measure(path: Path, folder: Path, threads: int, rounds: int, rows: int) -> dict[str, Any]:
+def measure(path: Path, folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     """Build all forms of a model and time them in turns; return a row for each."""
-    model = ir.load(path)
-    for value in model.graph.inputs:
-        if value.shape is not None:
-            value.shape = ir.Shape([d if isinstance(d, int) else rows for d in value.shape])
-    feeds = [random_feeds(model, seed) for seed in SEEDS]
+    model = Model(path.stem, "given", lambda folder: path)
+    feeds = [feeds_of(path, model, seed) for seed in SEEDS]
     entrants, sizes = [], {}
     for name, pipeline in FORMS.items():
         target = folder / f"{path.stem}-{name.replace(' ', '-')}.narrow"
@@ -110,15 +106,12 @@ def main() -> None:
     parser.add_argument("models", type=Path, nargs="+", metavar="MODEL.onnx")
     parser.add_argument("--threads", default="1", help="a number, or all")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=128, help="the size of unknown dimensions")
     parser.add_argument("--json", type=Path, metavar="OUT.json")
     given = parser.parse_args()
     found = {}
     with tempfile.TemporaryDirectory(prefix="narrowpass-int4-") as folder:
         for path in given.models:
-            found[path.stem] = measure(
-                path, Path(folder), cores(given.threads), given.rounds, given.rows
-            )
+            found[path.stem] = measure(path, Path(folder), cores(given.threads), given.rounds)
             show(path.stem, found[path.stem])
     if given.json:
         given.json.write_text(json.dumps(found, indent=2), encoding="utf-8")

@@ -203,10 +203,11 @@ def output_power(rows: Array, hessian: Array) -> float:
 
 
 def output_powers(rows: Array, hessian: Array) -> Array:
-    """Return the same of each row, float64 [n]."""
-    upcast = rows.astype(hessian.dtype)
-    found: Array = np.einsum("nk,nk->n", upcast @ hessian, upcast, dtype=np.float64)
-    return found
+    """Return the same of each row, float64 [n], from matmuls in float32."""
+    narrow = np.asarray(rows, np.float32)
+    reached = narrow @ np.asarray(hessian, np.float32)
+    found: Array = np.einsum("nk,nk->n", reached, narrow, dtype=np.float64)
+    return np.maximum(found, 0.0)
 
 
 def _edges(seen: Survey) -> tuple[float, float] | None:

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 DAMPING = 0.01
 """The share of the mean of the Hessian's diagonal that is added to it."""
 
-TARGET_DAMPING = 0.05
+TARGET_DAMPING = 0.2
 """The same for the weights that compensate earlier layers: with few samples they stay near those of
 the model."""
 
