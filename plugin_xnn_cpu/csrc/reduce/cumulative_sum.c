@@ -33,7 +33,13 @@ struct np_cumulative_sum_params {
                      int exclusive, type *out),                                        \
                     (x, count, stride, columns, exclusive, out)) {                     \
     for (size_t c = 0; c < columns; c++) out[c] = exclusive ? 0 : x[c];                \
-    for (size_t k = 1; k < count; k++) {                                               \
+    size_t k = 1;                                                                      \
+    if (exclusive && count > 1) { /* 0 + -0 is 0 */                                    \
+      out += stride, k = 2;                                                            \
+      for (size_t c = 0; c < columns; c++) out[c] = x[c];                              \
+      x += stride;                                                                     \
+    }                                                                                  \
+    for (; k < count; k++) {                                                           \
       const type *last = out, *added = exclusive ? x : x + stride;                     \
       x += stride, out += stride;                                                      \
       for (size_t c = 0; c < columns; c++) out[c] = last[c] + added[c];                \

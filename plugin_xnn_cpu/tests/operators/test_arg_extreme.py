@@ -140,6 +140,15 @@ def test_prefix_sum_of_nan_and_infinities():
     np.testing.assert_array_equal(prefix_sum(prefix_sum_model("float32", (6,), 0), x), expected)
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (3, 2), (1, 2), (4, 33)])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_prefix_sum_of_negative_zeros(shape, exclusive):
+    x = np.full(shape, -0.0, np.float32)
+    found = prefix_sum(prefix_sum_model("float32", shape, 0, exclusive=int(exclusive)), x)
+    expected = prefix_sum_by_numpy(x, 0, exclusive, reverse=False)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
 def test_prefix_sum_of_large_tensors():
     x = RNG.standard_normal((3, 50, 4000)).astype(np.float32)
     for axis in (0, 1, 2):

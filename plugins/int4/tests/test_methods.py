@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from narrowpass_int4.grid import Grid
-from narrowpass_int4.layers import choice, output_powers, to_blocks
+from narrowpass_int4.layers import choice, output_powers, quantize, to_blocks
 from narrowpass_int4.methods.awq import lost_outputs, search_factors
+from narrowpass_int4.methods.compensation import compensation
 from narrowpass_int4.methods.descent import descend
 from narrowpass_int4.methods.gptq import gptq
 from narrowpass_int4.methods.hqq import half_quadratic, norm_error
 from narrowpass_int4.methods.search import least_squares, round_to_nearest, squared_error
 from narrowpass_int4.rewriting import LARGEST_OF_FLOAT16, LEAST_OF_FLOAT16
+from narrowpass_int4.storage.packing import QdqPacker
+from narrowpass_int4.storage.pieces import Layout, survey
 
 pytestmark = pytest.mark.once
 
@@ -163,7 +167,7 @@ def lost(choose, rows, hessian, grid, block):
 @pytest.mark.parametrize(("inner", "block"), [(96, 32), (100, 16), (160, 160)])
 def test_gptq_loses_less_on_correlated_data(grid, inner, block):
     rows, hessian = correlated(24, inner)
-    got = lost(gptq(hessian, None, grid, block), rows, hessian, grid, block)
+    got = lost(gptq(hessian, grid, block), rows, hessian, grid, block)
     for method in ("rtn", "mse"):
         plain = lost(choice(method, grid, block), rows, hessian, grid, block)
         assert (got <= plain * 1.0001).all() or method == "mse"
@@ -175,7 +179,7 @@ def test_gptq_of_a_diagonal_hessian_is_rounding():
     rng = np.random.default_rng(6)
     rows = rng.standard_normal((8, 64)).astype(np.float32)
     grid = GRIDS[0]
-    integers, scale, zero = gptq(np.eye(64), None, grid, 32)(rows, 0)
+    integers, scale, zero = gptq(np.eye(64), grid, 32)(rows, 0)
     right = grid.quantize(to_blocks(rows, 32), scale, zero).reshape(8, 64)
     np.testing.assert_array_equal(integers, right)
 
@@ -183,11 +187,11 @@ def test_gptq_of_a_diagonal_hessian_is_rounding():
 def test_gptq_with_channels_that_are_never_used():
     rows, hessian = correlated(8, 64)
     hessian[:, 7] = hessian[7] = 0
-    got = lost(gptq(hessian, None, GRIDS[0], 32), rows, hessian, GRIDS[0], 32)
+    got = lost(gptq(hessian, GRIDS[0], 32), rows, hessian, GRIDS[0], 32)
     assert np.isfinite(got).all()
     # And with no data at all but zeros.
     zeros = np.zeros((64, 64))
-    assert (lost(gptq(zeros, None, GRIDS[0], 32), rows, zeros, GRIDS[0], 32) == 0).all()
+    assert (lost(gptq(zeros, GRIDS[0], 32), rows, zeros, GRIDS[0], 32) == 0).all()
 
 
 def test_awq_scales_channels_with_large_activations():
@@ -251,8 +255,56 @@ def test_gptq_compensates_what_earlier_layers_lost():
     rows = rng.standard_normal((20, 64)).astype(np.float32)
     right = floats.astype(np.float64) @ rows.T
     losses = []
-    for moments in (cross, None):
-        integers, scale, zero = gptq(hessian, moments, GRIDS[0], 32)(rows, 0)
+    for turned in (rows @ compensation(hessian, cross), rows):
+        integers, scale, zero = gptq(hessian, GRIDS[0], 32)(turned, 0)
         values = GRIDS[0].dequantize(to_blocks(integers, 32), scale, zero).reshape(20, 64)
         losses.append(np.square(narrow.astype(np.float64) @ values.T - right).sum())
     assert losses[0] < 0.5 * losses[1]
+    np.testing.assert_allclose(rows @ compensation(hessian, hessian), rows, atol=1e-4)
+
+
+def test_descent_does_not_fit_chance():
+    """Of channels that do not depend on each other, one with activations 300 times as large."""
+    rng = np.random.default_rng(10)
+    x, fresh = (rng.standard_normal((256, 256)).astype(np.float32) for _ in range(2))
+    for each in (x, fresh):
+        each[:, 5] *= 300
+    hessian = (x.T @ x).astype(np.float64)
+    rows = rng.standard_normal((16, 256)).astype(np.float32)
+    grid = GRIDS[2]
+    errors = []
+    for choose in (gptq(hessian, grid, 32), choice("rtn", grid, 32)):
+        integers, scale, zero = choose(rows, 0)
+        values = grid.dequantize(to_blocks(integers, 32), scale, zero).reshape(16, 256)
+        others = np.delete(values - rows, 5, axis=1)
+        errors.append(np.square(np.delete(fresh, 5, axis=1) @ others.T).sum())
+    assert errors[0] < 3 * errors[1]
+
+
+@pytest.mark.parametrize("column", [1e-8, 1e-4])
+def test_fractional_zero_points_are_as_exact_as_the_weights(column):
+    """Blocks far from zero, whose zero points float16 could not represent, as it does scales."""
+    rng = np.random.default_rng(11)
+    blocks = (1 + column * rng.standard_normal((4, 1, 32))).astype(np.float32)
+    grid = Grid(4, False, np.dtype(np.float16), FLOAT, float_zeros=True)
+    for method in (round_to_nearest, half_quadratic):
+        scale, zero = method(blocks, grid)
+        error = np.abs(grid.round_trip(blocks, scale, zero) - blocks).max()
+        assert error <= 16 * max(column, 2.0**-23)
+
+
+def test_the_loss_of_compensating_weights_is_theirs():
+    """Not that of the model's weights, which are not to be represented."""
+    rng = np.random.default_rng(12)
+    rows = rng.standard_normal((64, 64)).astype(np.float32)
+    tensor = ir.tensor(rows, name="w")
+    turn = np.diag(rng.uniform(1, 2, 64)).astype(np.float32)
+    layout, grid = Layout.of((64, 64), 1), GRIDS[0]
+    losses = []
+    for given, matrix in ((tensor, turn), (ir.tensor(rows @ turn, name="w"), None)):
+        packer = QdqPacker(grid, layout, 32)
+        chosen = gptq(np.eye(64), grid, 32)
+        seen = survey(given)
+        _, loss = quantize(given, layout, grid, 32, chosen, packer, seen, np.eye(64), turn=matrix)
+        losses.append((loss.relative, loss.sqnr))
+    np.testing.assert_allclose(*losses, rtol=1e-6)

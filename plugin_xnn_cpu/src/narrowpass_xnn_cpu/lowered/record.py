@@ -16,7 +16,7 @@ class Record:
     """Base class of records: equal if their classes and all fields are equal."""
 
     def _fields(self) -> list[tuple[str, Any]]:
-        names: dict[str, Any] = getattr(self, "__dataclass_fields__", {})
+        names = (each.name for each in dataclasses.fields(self))  # type: ignore[arg-type]
         return [(name, getattr(self, name)) for name in names]
 
     def __eq__(self, other: object) -> bool:

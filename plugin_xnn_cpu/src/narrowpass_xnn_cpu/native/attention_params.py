@@ -145,7 +145,6 @@ def cached_attention(
     if attention is None:
         return params
     params.attention = attention[0]
-    _share_rows(params.attention)
     rows = {0 if piece is None else piece[-2] for piece in pieces}
     (past, *others) = rows
     if others or not _at_once(params.attention, lib.NP_ATTENTION_CACHE_ROWS):
@@ -157,17 +156,6 @@ def cached_attention(
         params.k_strides[axis] = params.attention.k_strides[axis] // keys * past
         params.v_strides[axis] = params.attention.v_strides[axis] // keys * past
     return params
-
-
-def _share_rows(attention: Any) -> None:
-    """Compute query heads of one row that share keys and values as rows of one head."""
-    heads, shared = attention.heads, 2
-    if attention.rows != 1 or attention.k_strides[shared] or attention.v_strides[shared]:
-        return
-    attention.rows, heads[shared] = heads[shared], 1
-    for strides in (attention.q_strides, attention.out_strides, attention.mask_strides):
-        strides[3] = strides[shared]
-    attention.part_rows = attention.rows
 
 
 def _at_once(attention: Any, most_rows: int) -> bool:

@@ -64,7 +64,8 @@ class Grid:
 
     def rounded_scale(self, scale: Array) -> Array:
         """Return scales as they will be stored, float32: finite in their type, and never 0."""
-        stored = scale.astype(self.dtype).astype(np.float32)
+        most = np.float32(_most(self.dtype))
+        stored = np.clip(scale, -most, most).astype(self.dtype).astype(np.float32)
         least = _least(self.dtype)
         small = np.abs(stored) < least
         # A block of zeros, or of numbers below what the type can divide by, becomes zeros.
@@ -100,6 +101,12 @@ class Grid:
     def round_trip(self, weights: Array, scale: Array, zero: Array) -> Array:
         """Return weights as they are after quantization, float32."""
         return self.dequantize(self.quantize(weights, scale, zero), scale, zero)
+
+
+def _most(dtype: np.dtype[Any]) -> float:
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # it has no types
 
 
 def _least(dtype: np.dtype[Any]) -> float:

@@ -137,6 +137,7 @@ def quantize(
     hessian: Array | None = None,
     floats: FloatPacker | None = None,
     factors: Array | None = None,
+    turn: Array | None = None,
 ) -> tuple[Packed, Loss]:
     """Quantize a weight; memory is that of a piece, or of the rows that a method asks for.
 
@@ -152,13 +153,15 @@ def quantize(
         floats: where weights go as they are after quantization, if anywhere.
         factors: float32 [K], that the weights are multiplied by before they are quantized. What
             `floats` receives, and the loss, are of weights that are divided by them again.
+        turn: float32 [K, K], that rows are multiplied with first: see `compensation`. The loss is
+            that of the turned rows.
     """
     loss, counts = Loss(), np.zeros(BINS, np.int64)
     edges = _edges(seen)
     if hessian is not None:
         loss.output_error = 0.0
     for piece in pieces(tensor, layout, block, whole=hessian is not None):
-        rows = piece.weights
+        rows = piece.weights if turn is None else piece.weights @ turn
         k = rows.shape[1]
         share = None if factors is None else factors[piece.start : piece.start + k]
         integers, scale, zero = choose(rows if share is None else rows * share, piece.start)

@@ -23,6 +23,7 @@ from narrowpass_int4.layers import Choose, Loss, Packer, choice, quantize
 from narrowpass_int4.matrices import Matrix, drop_unread, label_of
 from narrowpass_int4.methods.absorb import Divisor, divide, find_divisors
 from narrowpass_int4.methods.awq import search_factors
+from narrowpass_int4.methods.compensation import compensation
 from narrowpass_int4.methods.gptq import gptq
 from narrowpass_int4.plan import Job, Left, Plan
 from narrowpass_int4.storage.emission import Emitter
@@ -199,6 +200,8 @@ class Rewriting:
             return
         if len(self._done) - before < len(group.jobs):
             # A weight that stays wide was not multiplied: none of the group may be.
+            for done in self._done[before:]:
+                self._count(done, -1)
             del self._done[before:]
             nodes = {node for job in group.jobs for node in job.nodes}
             self._plan.left[:] = [each for each in self._plan.left if each.node not in nodes]
@@ -222,7 +225,15 @@ class Rewriting:
         grid, block = self._grid(group.jobs[0], nbits=False), self._options.block or channels
         magnitude = hessian.magnitude / hessian.count
         factors = search_factors(weights, hessian.matrix, magnitude, grid, block)
-        return factors, divisors if factors is not None else []
+        if factors is None or not self._can_divide(divisors, factors):
+            return None, []
+        return factors, divisors
+
+    def _can_divide(self, divisors: list[Divisor], factors: Array) -> bool:
+        """Return whether the stored scales of the weights that are divided represent the result."""
+        values = {divisor.value for divisor in divisors}
+        packed = [done.packed for done in self._done if done.job.weight in values]
+        return all(each.can_divide(float(factors.min()), float(factors.max())) for each in packed)
 
     def _planned_twice(self, divisor: Divisor) -> set[ir.Value]:
         """Return the constant where it is a weight of several nodes or one that is not done yet."""
@@ -288,6 +299,7 @@ class Rewriting:
             hessian,
             floats,
             factors,
+            None if data is None or data.cross is None else compensation(data.matrix, data.cross),
         )
         limit = self._options.tolerance
         if limit is not None and loss.relative > limit and not job.green:
@@ -295,11 +307,16 @@ class Rewriting:
             return
         packed.evict()
         self._done.append(Done(job, packed, loss, nbits, obstacle))
-        self._before += tensor.nbytes
-        self._after += packed.nbytes
+        self._count(self._done[-1], 1)
         if floats is not None and job.weight.name and tensor.dtype == ir.DataType.FLOAT:
             self._floats[job.weight.name] = floats.tensor(dims, job.weight.name)
             self._last[job.weight.name] = last_place(self._places, job)
+
+    def _count(self, done: Done, sign: int) -> None:
+        """Add the bytes of a weight to those before and after, or take them away."""
+        tensor = constant_tensor(done.job.weight)
+        self._before += sign * (0 if tensor is None else tensor.nbytes)
+        self._after += sign * done.packed.nbytes
 
     def _choice(
         self, job: Job, grid: Grid, block: int, data: Hessian | None, factors: Array | None
@@ -312,7 +329,7 @@ class Rewriting:
             return choice("mse" if method in ("gptq", "awq") else method, grid, block)
         hessian = data.matrix
         if method == "gptq":
-            return gptq(hessian, data.cross, grid, block)
+            return gptq(hessian, grid, block)
         importance = np.diag(hessian).astype(np.float64)
         if factors is not None:
             importance = importance / factors.astype(np.float64) ** 2

@@ -15,15 +15,11 @@ Array = np.ndarray[Any, Any]
 DAMPING = 0.01
 """The share of the mean of the Hessian's diagonal that is added to it."""
 
-TARGET_DAMPING = 0.2
-"""The same for the weights that compensate earlier layers: with few samples they stay near those of
-the model."""
-
 COLUMNS = 128
 """Columns whose updates reach the columns behind them at once."""
 
 
-def gptq(hessian: Array, cross: Array | None, grid: Grid, block: int) -> Choose:
+def gptq(hessian: Array, grid: Grid, block: int) -> Choose:
     """Return what quantizes rows so that their outputs on data lose little: GPTQ.
 
     E. Frantar, S. Ashkboos, T. Hoefler and D. Alistarh, "GPTQ: Accurate Post-Training Quantization
@@ -36,20 +32,16 @@ def gptq(hessian: Array, cross: Array | None, grid: Grid, block: int) -> Choose:
     improved by `descend`. A row for which plain rounding with the same scales, or by RTN, loses
     less on the data is rounded so.
 
-    Where the float model computes other inputs than the narrow layers before this one do, the
-    weights that are quantized are those whose outputs on the narrow inputs are nearest to the float
-    ones: the error of earlier layers is compensated, too (Y. Li et al., "GPTAQ: Efficient
-    Finetuning-Free Quantization for Asymmetric Calibration", arXiv:2504.02692, in closed form).
-
     Args:
         hessian: float [K, K], ``X · Xᵀ``.
-        cross: float [K, K], ``X · Fᵀ`` with the inputs F of the float model; None for X.
         grid: the integers.
         block: elements that share a scale.
     """
     size = len(hessian)
     diagonal = np.diag(hessian).copy()
     factor, order = _inverse_factor(hessian, diagonal)
+    # Without damping, descent would fit chance correlations with a channel of large activations.
+    damped = np.asarray(hessian + DAMPING * diagonal.mean() * np.eye(size), np.float32)
     importance = diagonal.astype(np.float32) / np.float32(max(diagonal.mean(), 1e-30))
     by_error = choice("mse", grid, block, np.maximum(importance, np.float32(1e-6)))
     nearest = choice("rtn", grid, block)
@@ -57,26 +49,14 @@ def gptq(hessian: Array, cross: Array | None, grid: Grid, block: int) -> Choose:
     def choose(rows: Array, start: int) -> tuple[Array, Array, Array]:
         if start or rows.shape[1] != size:
             raise ValueError("GPTQ needs all elements of a row")
-        rows = rows if cross is None else _targets(rows, hessian, cross)
         found = [by_error(rows, 0), nearest(rows, 0)]
         _, scale, zero = found[0]
         integers = _compensated(rows, scale, zero, grid, block, factor, order)
-        integers, scale = descend(rows, integers, scale, grid, block, zero, hessian)
+        integers, scale = descend(rows, integers, scale, grid, block, zero, damped)
         found.insert(0, (integers, scale, zero))
-        return _best(rows, found, grid, block, hessian)
+        return _best(rows, found, grid, block, damped)
 
     return choose
-
-
-def _targets(rows: Array, hessian: Array, cross: Array) -> Array:
-    """Return the weights [n, K] whose outputs on X are nearest to those of `rows` on F."""
-    damping = TARGET_DAMPING * (float(np.diag(hessian).mean()) or 1.0)
-    place = np.arange(len(hessian))
-    normal, right = hessian.copy(), cross.copy()
-    normal[place, place] += damping
-    right[place, place] += damping
-    found: Array = np.linalg.solve(normal, right @ rows.T.astype(right.dtype)).T
-    return np.ascontiguousarray(found, np.float32)
 
 
 def _inverse_factor(hessian: Array, diagonal: Array) -> tuple[Array, Array]:

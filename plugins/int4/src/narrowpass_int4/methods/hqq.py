@@ -56,7 +56,7 @@ def half_quadratic(blocks: Array, grid: Grid, mask: Array | None = None) -> tupl
         else:
             zeros = (share * (integers - target / now_scale[..., None])).sum(axis=-1) / count
             if grid.float_zeros:
-                now_zero = zeros.astype(grid.dtype).astype(np.float32)
+                now_zero = zeros.astype(grid.weight_dtype).astype(np.float32)
             else:
                 now_zero = np.clip(np.rint(zeros), grid.low, grid.high).astype(np.float32)
         beta *= np.float32(GROWTH)

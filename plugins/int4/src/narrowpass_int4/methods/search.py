@@ -33,7 +33,7 @@ def round_to_nearest(blocks: Array, grid: Grid) -> tuple[Array, Array]:
     low, high = blocks.min(axis=-1), blocks.max(axis=-1)
     if grid.float_zeros:
         scale = grid.rounded_scale((high - low) / np.float32(grid.high))
-        return scale, (-low / scale).astype(grid.dtype).astype(np.float32)
+        return scale, (-low / scale).astype(grid.weight_dtype).astype(np.float32)
     low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     if grid.symmetric:
         if grid.bits == 8:

@@ -60,6 +60,14 @@ class Packed:
         """Scales of each output, as stored."""
         return -(-self.layout.inner // self.stored_block)
 
+    def can_divide(self, least: float, most: float) -> bool:
+        """Return whether float16 scales over factors from `least` to `most` keep 5 bits or more."""
+        if self.grid.dtype != np.float16:
+            return True
+        scales = np.abs(self.scales.array.view(np.float16).astype(np.float32))
+        most_scale, least_scale = float(scales.max()) / least, float(scales.min()) / most
+        return bool(most_scale <= np.finfo(np.float16).max and least_scale >= 2.0**-19)
+
     def divide_outputs(self, factors: Array) -> None:
         """Divide the weights of each output by a factor, by way of their scales.
 
