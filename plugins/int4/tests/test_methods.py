@@ -301,10 +301,10 @@ def test_the_loss_of_compensating_weights_is_theirs():
     turn = np.diag(rng.uniform(1, 2, 64)).astype(np.float32)
     layout, grid = Layout.of((64, 64), 1), GRIDS[0]
     losses = []
-    for given, matrix in ((tensor, turn), (ir.tensor(rows @ turn, name="w"), None)):
+    for weight, matrix in ((tensor, turn), (ir.tensor(rows @ turn, name="w"), None)):
         packer = QdqPacker(grid, layout, 32)
         chosen = gptq(np.eye(64), grid, 32)
-        seen = survey(given)
-        _, loss = quantize(given, layout, grid, 32, chosen, packer, seen, np.eye(64), turn=matrix)
+        seen = survey(weight)
+        _, loss = quantize(weight, layout, grid, 32, chosen, packer, seen, np.eye(64), turn=matrix)
         losses.append((loss.relative, loss.sqnr))
     np.testing.assert_allclose(*losses, rtol=1e-6)
