@@ -16,8 +16,8 @@ class Record:
     """Base class of records: equal if their classes and all fields are equal."""
 
     def _fields(self) -> list[tuple[str, Any]]:
-        names = (each.name for each in dataclasses.fields(self))  # type: ignore[arg-type]
-        return [(name, getattr(self, name)) for name in names]
+        found = dataclasses.fields(self)  # type: ignore[arg-type]  # it is one, by `record`
+        return [(each.name, getattr(self, each.name)) for each in found]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record) or type(other) is not type(self):

@@ -64,9 +64,9 @@ class Grid:
 
     def rounded_scale(self, scale: Array) -> Array:
         """Return scales as they will be stored, float32: finite in their type, and never 0."""
-        most = np.float32(_most(self.dtype))
-        stored = np.clip(scale, -most, most).astype(self.dtype).astype(np.float32)
-        least = _least(self.dtype)
+        least, most = _limits(self.dtype)
+        stored = np.clip(scale, -np.float32(most), np.float32(most))
+        stored = stored.astype(self.dtype).astype(np.float32)
         small = np.abs(stored) < least
         # A block of zeros, or of numbers below what the type can divide by, becomes zeros.
         return np.where(small, np.where(scale == 0, 1.0, np.copysign(least, scale)), stored).astype(
@@ -103,18 +103,13 @@ class Grid:
         return self.dequantize(self.quantize(weights, scale, zero), scale, zero)
 
 
-def _most(dtype: np.dtype[Any]) -> float:
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # it has no types
-
-
-def _least(dtype: np.dtype[Any]) -> float:
-    """Return the least scale: of float16 also subnormal ones, which are normal in float32."""
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the least and the largest scale: of float16 also subnormal, normal in float32."""
     import ml_dtypes
 
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # it has no types
-    return float(info.smallest_subnormal if dtype == np.float16 else info.tiny)
+    least = info.smallest_subnormal if dtype == np.float16 else info.tiny
+    return float(least), float(info.max)
 
 
 def pack_nibbles(integers: Array) -> Array:

@@ -216,6 +216,17 @@ def drop_axes_of(perm: Perm, axes: Sequence[int]) -> Perm:
     return tuple(ranked.index(axis) for axis in rest)
 
 
+def _sizes_around(shape: Shape, axis: int) -> tuple[int, int, int]:
+    """Return the elements of the axes before `axis`, of it, and of those after it."""
+    return elements(shape[:axis]), shape[axis], elements(shape[axis + 1 :])
+
+
+def _check_axis(axis: int, rank: int) -> str | None:
+    if -rank <= axis < rank:
+        return None
+    return f"axis {axis} is not one of an input of rank {rank}"
+
+
 @record
 class ArgExtreme(Computation):
     """ArgMax or ArgMin along an axis, which is kept with size 1.
@@ -237,21 +248,18 @@ class ArgExtreme(Computation):
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
-        before, count, after = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
-        result = (*before, 1, *after)
+        result = (*shape[: self.axis], 1, *shape[self.axis + 1 :])
         if not elements(result):
             return Run(result)
-        if not count:
+        if not shape[self.axis]:
             raise BackendError(f"axis {self.axis} of {list(shape)} has no elements to compare")
-        fields = elements(before), count, elements(after), self.least, self.last
+        fields = *_sizes_around(shape, self.axis), self.least, self.last
         return Run(result, "NP_ARG_EXTREME", params=calls.parameters("NP_ARG_EXTREME", fields))
 
 
 def _check_arg_extreme(op: Op, facts: Facts) -> str | None:
     axis, rank = op.get("axis", 0), facts.rank(op.input(0)) or 0
-    if not -rank <= axis < rank:
-        return f"axis {axis} is not one of an input of rank {rank}"
-    return check_floats(op, facts)
+    return _check_axis(axis, rank) or check_floats(op, facts)
 
 
 def _arg_extreme(op: Op, builder: Builder) -> None:
@@ -294,9 +302,8 @@ class CumulativeSum(Computation):
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        before, count, after = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
         dtype = calls.constant("NP_CUMULATIVE_SUM", step.op.operands[0].dtype.name)
-        fields = elements(before), count, elements(after), self.exclusive, self.reverse, dtype
+        fields = *_sizes_around(shape, self.axis), self.exclusive, self.reverse, dtype
         params = calls.parameters("NP_CUMULATIVE_SUM", fields)
         return Run(shape, "NP_CUMULATIVE_SUM", params=params)
 
@@ -305,9 +312,7 @@ def _check_cumulative_sum(op: Op, facts: Facts) -> str | None:
     axis, rank = facts.constant(op.input(1)), facts.rank(op.input(0)) or 0
     if axis is None or axis.size != 1:
         return "its axis is not constant"
-    if not -rank <= axis.item() < rank:
-        return f"axis {axis.item()} is not one of an input of rank {rank}"
-    return check_same_dtype([op.required(0)], facts, *_CUMULATIVE)
+    return _check_axis(axis.item(), rank) or check_same_dtype([op.required(0)], facts, *_CUMULATIVE)
 
 
 def _cumulative_sum(op: Op, builder: Builder) -> None:
