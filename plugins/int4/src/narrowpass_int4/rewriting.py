@@ -23,7 +23,6 @@ from narrowpass_int4.layers import Choose, Loss, Packer, choice, quantize
 from narrowpass_int4.matrices import Matrix, drop_unread, label_of
 from narrowpass_int4.methods.absorb import Divisor, divide, find_divisors
 from narrowpass_int4.methods.awq import search_factors
-from narrowpass_int4.methods.compensation import compensation
 from narrowpass_int4.methods.gptq import gptq
 from narrowpass_int4.plan import Job, Left, Plan
 from narrowpass_int4.storage.emission import Emitter
@@ -46,7 +45,7 @@ LARGEST_OF_FLOAT16 = 2.0**18
 
 LEAST_OF_FLOAT16 = 2.0**-9
 """The least largest magnitude of such a weight: its scale is 2^-12, and blocks whose elements are a
-hundred times smaller still have scales of 6 bits."""
+thirty times smaller still have scales of 7 bits."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +178,7 @@ class Rewriting:
             rights = floats.held(value.name)
 
         def see(name: str, array: Array, where: str) -> None:
-            right = next(rights, None)
-            columns = None if right is None else columns_of(matrix, right)
+            columns = None if floats is None else columns_of(matrix, next(rights))
             hessian.add(columns_of(matrix, array), where, columns)
 
         segments.advance(group.place, self._floats, [value.name], see)
@@ -299,7 +297,7 @@ class Rewriting:
             hessian,
             floats,
             factors,
-            None if data is None or data.cross is None else compensation(data.matrix, data.cross),
+            None if data is None else data.turn,
         )
         limit = self._options.tolerance
         if limit is not None and loss.relative > limit and not job.green:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from narrowpass.errors import DataError
 from narrowpass_int4.matrices import Matrix
+from narrowpass_int4.methods.compensation import compensation
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +39,14 @@ class Hessian:
         self.count = 0
         self.magnitude: Array = np.zeros(inner, np.float64)
         self._what = what
+
+    @functools.cached_property
+    def turn(self) -> Array | None:
+        """What turns weights to those that compensate earlier layers; None without `cross`.
+
+        It is computed once, for all weights of a group, after the last `add`.
+        """
+        return None if self.cross is None else compensation(self.matrix, self.cross)
 
     def add(self, columns: Array, where: str, floats: Array | None = None) -> None:
         """Add columns of X, [count, K], as a sample has them, and those of F.
