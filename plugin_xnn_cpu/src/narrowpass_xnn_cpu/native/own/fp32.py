@@ -80,8 +80,8 @@ def panels(lanes: int, outputs: int) -> int:
 def _panels_of(problem: Matmul, packing: Packing) -> Layout | None:
     """Return the layout of the panels; None where the GEMV kernel does not read that width.
 
-    Narrower last panels are of 48 columns or 8: of 32, behind panels of 48, there are too few to read
-    in streams.
+    Narrower last panels have 48 columns or 8: of 32, behind panels of 48, there are too few to
+    read in streams.
     """
     outputs, lanes = problem.sizes[1], packing.form
     vectors, count = -(-outputs // lanes), panels(lanes, outputs)
