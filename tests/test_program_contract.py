@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import narrowpass
 from narrowpass import Bundle, CompileOptions, Program, load_plugins
 from narrowpass.errors import UsageError
-from narrowpass.ir.verify import ValueSpec
 from narrowpass.runtime.backend import compile_bundle
+from narrowpass_ir.verify import ValueSpec
 
 BACKENDS = sorted(
     name for name, each in load_plugins().registry.backends.items() if each.available() is None

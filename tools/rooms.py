@@ -63,8 +63,11 @@ ROOMS = (
     _room(380, 398, "plugins/expansion", "narrowpass_expansion", "simpler operators", width=136),
     _room(536, 488, "plugins/reference", "narrowpass_reference", "oracle and fallback", width=284),
     Room("core", "narrowpass", Box(8, 580, 944, 84, "core (narrowpass)", (
-        "framework/ passes, pipelines, plugins · ir/ load, save, verify · bundle/ files",
-        "runtime/ backends, programs · calibration/ samples, histograms · cli/ commands",
+        "framework/ passes, pipelines, plugins · bundle/ files · cli/ commands",
+        "runtime/ backends, programs · calibration/ samples, histograms",
+    ))),
+    Room("ir", "narrowpass_ir", Box(8, 694, 944, 62, "ir (narrowpass_ir)", (
+        "io/ load, save, mapped tensors · verify/ · inference · errors",
     ))),
 )  # fmt: skip
 LIBRARY = Box(848, 298, 104, 62, "csrc/", ("micro-kernels",), strong=True)
@@ -73,7 +76,8 @@ LIBRARY = Box(848, 298, 104, 62, "csrc/", ("micro-kernels",), strong=True)
 
 def modules() -> dict[str, Path]:
     """Return the files of all distributions by module name."""
-    sources = [ROOT / "core" / "src", *ROOT.glob("plugins/*/src"), *ROOT.glob("plugin_*/src")]
+    folders = ("ir", "core", "plugins/*", "plugin_*")
+    sources = [source for folder in folders for source in ROOT.glob(f"{folder}/src")]
     found = {}
     for source in sources:
         for file in source.rglob("*.py"):
@@ -175,7 +179,7 @@ def draw() -> str:
     loads = draw_arrow((native.left + native.width, middle), (LIBRARY.left, middle))
     parts += [draw_box(LIBRARY), loads]
     parts += [_arrow(boxes[one], boxes[other]) for one, other in sorted(reduced(set(found)))]
-    return picture(960, 676, "Folders of the repository; arrows are imports.", parts)
+    return picture(960, 768, "Folders of the repository; arrows are imports.", parts)
 
 
 if __name__ == "__main__":

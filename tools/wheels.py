@@ -4,8 +4,9 @@
 those files in ``FOLDER/constraints.txt``.
 
 ``wheels.py install [-c FILE] FOLDER [NAME ...]`` installs the named distributions into the
-Python that runs this, and uninstalls the repository's others (but the core). Only what is not
-of this repository comes from an index; FILE has further constraints.
+Python that runs this, and uninstalls the repository's others (but the library for models, which
+tox installs). Only what is not of this repository comes from an index; FILE has further
+constraints.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = "narrowpass"
+LIBRARY = "narrowpass-ir"
+"""The distribution that depends on none of the others: tox can install it by itself."""
 
 
 def projects() -> dict[str, Path]:
     """Return the folder of each distribution of this repository by its name."""
     found = {}
-    for pattern in ("core", "plugins/*", "plugin_*"):
+    for pattern in ("ir", "core", "plugins/*", "plugin_*"):
         for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
             project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
             found[project["name"]] = file.parent
@@ -78,7 +80,7 @@ def install(folder: Path, names: list[str], constraints: list[Path]) -> None:
     unknown = [name for name in names if name not in ours]
     if unknown:
         sys.exit(f"{unknown[0]} is not a distribution of this repository: {', '.join(ours)}")
-    present = [d.name for d in distributions() if d.name in ours and d.name != CORE]
+    present = [d.name for d in distributions() if d.name in ours and d.name != LIBRARY]
     from uv import find_uv_bin  # only in environments that wheels are installed into
 
     pip = find_uv_bin(), "pip"

@@ -33,7 +33,7 @@ GOAL_MEGABYTES = 250.0
 CHILD = """
 import sys, time
 import narrowpass
-import narrowpass.bundle, narrowpass.driver, narrowpass.ir.io, narrowpass.ir.verify
+import narrowpass.bundle, narrowpass.driver, narrowpass_ir.io, narrowpass_ir.verify
 plugins = narrowpass.load_plugins()
 narrowpass.driver.registry_for(plugins)
 print("imported", flush=True)

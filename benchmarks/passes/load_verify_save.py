@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.io import load_model, save_model
-from narrowpass.ir.verify import verify
+from narrowpass_ir.io import load_model, save_model
+from narrowpass_ir.verify import verify
 
 WIDTH = 16
 LIMIT_SECONDS = 10.0

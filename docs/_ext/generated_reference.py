@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import narrowpass_ir.errors
 from narrowpass import errors, load_plugins
 from narrowpass.framework import pipeline
 from narrowpass.framework.docstrings import attribute_notes, ticks
@@ -189,7 +190,9 @@ def _options(cls: type[Any]) -> str:
 
 def exceptions() -> list[type[errors.NarrowpassError]]:
     """Return all exceptions, bases first."""
-    given = [value for value in vars(errors).values() if inspect.isclass(value)]
+    # Those of the library for models first: `narrowpass.errors` imports them in alphabetical order.
+    named = {**vars(narrowpass_ir.errors), **vars(errors)}
+    given = [value for value in named.values() if inspect.isclass(value)]
     return [cls for cls in given if issubclass(cls, errors.NarrowpassError)]
 
 

@@ -24,8 +24,8 @@ from fp16_kit import (
 from onnx import helper
 
 from narrowpass import Color
-from narrowpass.ir.inference import inferred
 from narrowpass_fp16.placement.placement import Placement
+from narrowpass_ir.inference import inferred
 
 COUNT = "fp16{cost=count}"
 

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper
 
 import narrowpass
 from narrowpass import Color
-from narrowpass.ir.inference import inferred
 from narrowpass_fp16.placement.emission import Emission
 from narrowpass_fp16.placement.placement import Placement
+from narrowpass_ir.inference import inferred
 
 pytestmark = pytest.mark.once
 

@@ -16,9 +16,9 @@ from onnx.reference import ReferenceEvaluator
 import narrowpass
 import narrowpass_testing as testing
 from narrowpass import OpDtypes, Reject
-from narrowpass.ir.inference import infer
 from narrowpass.runtime.meters import Extremes
 from narrowpass.runtime.quantization import NodeQuantization, Parameters
+from narrowpass_ir.inference import infer
 
 pytest.importorskip("narrowpass_planning")
 

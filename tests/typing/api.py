@@ -26,7 +26,7 @@ from narrowpass import (
     Reject,
     hookimpl,
 )
-from narrowpass.ir.verify import ValueSpec, verify
+from narrowpass_ir.verify import ValueSpec, verify
 from narrowpass_testing import assert_equivalent, model_from_text, random_feeds, run_pass
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from narrowpass.framework.pipeline import Pipeline
     from narrowpass.framework.plugins import PluginInfo, Plugins, Registry, hookimpl, load_plugins
     from narrowpass.framework.reports import ReportWriter
-    from narrowpass.ir.io import load_model, save_model
     from narrowpass.runtime.backend import (
         Accept,
         Backend,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
         Program,
         Reject,
     )
+    from narrowpass_ir.io import load_model, save_model
 
 _HOME = {
     "narrowpass.runtime.backend": (
@@ -69,7 +69,7 @@ _HOME = {
     "narrowpass.framework.fixed_point": ("FixedPoint",),
     "narrowpass.calibration.histogram": ("Histogram",),
     "narrowpass.framework.instruments": ("Instrument",),
-    "narrowpass.ir.io": ("load_model", "save_model"),
+    "narrowpass_ir.io": ("load_model", "save_model"),
     "narrowpass.framework.passes": ("Pass", "PassResult"),
     "narrowpass.framework.pipeline": ("Pipeline",),
     "narrowpass.framework.reports": ("ReportWriter",),

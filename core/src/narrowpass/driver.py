@@ -15,14 +15,14 @@ import onnx_ir as ir
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
 from narrowpass.calibration.samples import Samples, SamplesLike
 from narrowpass.errors import UsageError
-from narrowpass.framework.arguments import flag_of, instance_of, kind_of, names_of, path_of
 from narrowpass.framework.config import registry_for
 from narrowpass.framework.context import Context
 from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.pipeline import Pipeline, PipelineLike
 from narrowpass.framework.plugins import Plugins, Registry, installed_plugins
-from narrowpass.ir.io import MappedTensor, load_model, load_proto, save_model
 from narrowpass.runtime.backend import CompileOptions, Program, compile_bundle, verify_structure
+from narrowpass_ir.arguments import flag_of, instance_of, kind_of, names_of, path_of
+from narrowpass_ir.io import MappedTensor, load_model, load_proto, save_model
 
 if TYPE_CHECKING:
     from narrowpass.framework.passes import Pass, PassResult

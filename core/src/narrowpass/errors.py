@@ -1,47 +1,40 @@
 """Every exception that narrowpass raises on purpose.
 
-Two families, distinguished by who must change something. They are also the exit codes of the
-command line: `InputError` ends it with 1 (the model or the data is at fault), `UsageError`
-with 2 (the call is at fault). A message names the file, node or option, and says what to do.
+Those of models and files, and the base class, are `narrowpass_ir.errors`, which says how exit
+codes follow from the two families, `InputError` and `UsageError`.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from narrowpass_ir.errors import (
+    InputError,
+    ModelError,
+    NarrowpassError,
+    OutputError,
+    SchemaError,
+    UpgradeError,
+    UsageError,
+    VerificationError,
+)
 
-
-class NarrowpassError(Exception):
-    """Base of all errors that narrowpass raises on purpose."""
-
-    exit_code: ClassVar[int] = 1
-
-
-class InputError(NarrowpassError):
-    """The model or the data is at fault."""
-
-    exit_code = 1
-
-
-class UsageError(NarrowpassError):
-    """The call is at fault: an option, a name, a path that the caller gave."""
-
-    exit_code = 2
-
-
-class ModelError(InputError):
-    """A model file cannot be read, or what it holds cannot be used."""
-
-
-class VerificationError(ModelError):
-    """The structure of a model breaks a rule of the IR.
-
-    Attributes:
-        problems: one sentence per broken rule, each naming a node or a value.
-    """
-
-    def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.problems = problems
+__all__ = [
+    "AttributesError",
+    "BackendError",
+    "BundleError",
+    "DataError",
+    "InputError",
+    "ModelError",
+    "NarrowpassError",
+    "OutputError",
+    "PassError",
+    "PipelineError",
+    "PluginError",
+    "SchemaError",
+    "ToleranceError",
+    "UpgradeError",
+    "UsageError",
+    "VerificationError",
+]
 
 
 class PassError(InputError):
@@ -66,10 +59,6 @@ class AttributesError(BackendError):
 
 class ToleranceError(InputError):
     """Outputs differ by more than the caller allows."""
-
-
-class OutputError(InputError):
-    """A result cannot be written: a full disk, a read-only folder."""
 
 
 class PipelineError(UsageError):

@@ -28,7 +28,7 @@ from onnx.reference import ReferenceEvaluator
 
 from narrowpass.bundle import Bundle, MethodReport, Report, is_bundle, verify
 from narrowpass.errors import BundleError, ModelError, NarrowpassError, UsageError
-from narrowpass.ir.io import MappedTensor, load_model
+from narrowpass_ir.io import MappedTensor, load_model
 
 
 def save(path, methods, **kwargs):

@@ -10,7 +10,7 @@ import pytest
 
 from narrowpass.bundle._distinct import first_equal
 from narrowpass.bundle._stream import SAMPLED
-from narrowpass.ir.io import MappedFile, MappedTensor
+from narrowpass_ir.io import MappedFile, MappedTensor
 
 
 class Counting(MappedTensor):

@@ -18,8 +18,8 @@ import narrowpass
 from narrowpass import Bundle, Pipeline, Samples, build, load, load_model, load_plugins, save_model
 from narrowpass.bundle import verify as verify_bundle
 from narrowpass.errors import DataError, ModelError, NarrowpassError, UsageError, VerificationError
-from narrowpass.ir.io import MappedFile
 from narrowpass.runtime.backend import CompileOptions
+from narrowpass_ir.io import MappedFile
 from narrowpass_testing import model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {

@@ -9,7 +9,7 @@ import pytest
 
 from narrowpass import Context, Decision, FixedPoint, Pass, PassResult, Pipeline
 from narrowpass.errors import PassError
-from narrowpass.ir.verify import fingerprint
+from narrowpass_ir.verify import fingerprint
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -7,8 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from narrowpass import Accept, Reject
-from narrowpass.errors import AttributesError
-from narrowpass.ir.attributes import check_attributes
+from narrowpass.errors import SchemaError
 from narrowpass.runtime.quantization import (
     NodeQuantization,
     OperatorSpec,
@@ -16,6 +15,7 @@ from narrowpass.runtime.quantization import (
     QuantizationSpec,
     ScaleBound,
 )
+from narrowpass_ir.attributes import check_attributes
 from narrowpass_reference import ReferenceBackend
 
 SPEC = QuantizationSpec(
@@ -80,7 +80,7 @@ def test_attributes_are_those_of_the_schema():
     check_attributes(node("LeakyRelu", alpha=0.1))
     check_attributes(node("Unknown", domain="com.example", anything="x"))
     check_attributes(node("Split", num_outputs=2), 18)
-    with pytest.raises(AttributesError, match=r"'axis' is of type FLOAT, not INT$"):
+    with pytest.raises(SchemaError, match=r"'axis' is of type FLOAT, not INT$"):
         check_attributes(node("Split", axis=1.5), 18)
     reference = ir.RefAttr("alpha", "a", ir.AttributeType.FLOAT)
     check_attributes(ir.Node("", "LeakyRelu", [ir.Value(name="x")], [reference]))
@@ -95,5 +95,5 @@ def test_the_version_is_that_of_the_graph():
         if version == 21:
             check_attributes(norm)
             continue
-        with pytest.raises(AttributesError, match="'spatial' is of type FLOAT, not INT"):
+        with pytest.raises(SchemaError, match="'spatial' is of type FLOAT, not INT"):
             check_attributes(norm)

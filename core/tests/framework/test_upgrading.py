@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from narrowpass.errors import PassError
-from narrowpass.ir.upgrading import upgrade
+from narrowpass.errors import UpgradeError
+from narrowpass_ir.upgrading import upgrade
 from narrowpass_testing import assert_equivalent, model_from_text
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) {
@@ -47,5 +47,5 @@ def test_a_model_that_is_new_enough_stays_as_it_is():
 
 
 def test_an_unknown_version():
-    with pytest.raises(PassError, match="this onnx knows"):
+    with pytest.raises(UpgradeError, match="this onnx knows"):
         upgrade(model_from_text(TEXT), 1000)

@@ -20,8 +20,6 @@ from narrowpass.framework.classify import (
     matching_nodes,
 )
 from narrowpass.framework.options import OptionError
-from narrowpass.ir.inference import inferred
-from narrowpass.ir.subgraphs import Opsets, model_nodes
 from narrowpass_analysis.metrics import Tolerance
 from narrowpass_analysis.verification import Verification, judging_backends
 from narrowpass_fp16.coloring.classifier import DefaultClassifier
@@ -33,6 +31,8 @@ from narrowpass_fp16.graph.opset import with_cast, with_more
 from narrowpass_fp16.placement.emission import Emission
 from narrowpass_fp16.placement.placement import Placement
 from narrowpass_fp16.summary import summary
+from narrowpass_ir.inference import inferred
+from narrowpass_ir.subgraphs import Opsets, model_nodes
 
 if TYPE_CHECKING:
     from narrowpass import Context

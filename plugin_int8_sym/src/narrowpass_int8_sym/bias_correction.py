@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.channels.axes import ChannelAxis
 from narrowpass_int8_sym.channels.observe import observe_channels
 from narrowpass_int8_sym.channels.operand import ChannelConstant, constant_shape
 from narrowpass_int8_sym.channels.rewrite import replace_constant, unique_name
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import quantized
+from narrowpass_ir.constants import constant_tensor
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples

@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError, UsageError
-from narrowpass.ir.upgrading import upgrade
 from narrowpass_analysis.metrics import Tolerance
 from narrowpass_int8_sym import bias_correction, equalize
 from narrowpass_int8_sym.bias_correction import bias_shifts
@@ -25,6 +24,7 @@ from narrowpass_int8_sym.static import Scheme, StaticQuantizer
 from narrowpass_int8_sym.static.noise import report_noise
 from narrowpass_int8_sym.weight_only import NOT_DYNAMIC, WeightQuantizer
 from narrowpass_int8_sym.weighted_nodes import WEIGHTED_OPERATORS
+from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.weighted_nodes import FLOAT, WeightedNode
+from narrowpass_ir.constants import constant_tensor
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 """Recurrent operators: W multiplies inputs, R states; both are [directions, gates, K]."""

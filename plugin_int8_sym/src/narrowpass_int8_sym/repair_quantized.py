@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.inference import inferred
-from narrowpass.ir.movement import SELECTION
-from narrowpass.ir.subgraphs import Opsets, nested_graphs
 from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair import (
     activations,
@@ -29,6 +25,10 @@ from narrowpass_int8_sym.repair import (
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node, read_qdq
 from narrowpass_int8_sym.repair.report import Report
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.inference import inferred
+from narrowpass_ir.movement import SELECTION
+from narrowpass_ir.subgraphs import Opsets, nested_graphs
 
 if TYPE_CHECKING:
     from narrowpass import Context

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_int8_sym.weights import Array, QuantizedTensor
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import nested_graphs
 
 
 def taken_names(model: ir.Model) -> set[str | None]:

@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from narrowpass import Decision
 from narrowpass.framework.classify import ACTIVATIONS, matching_nodes
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.embeddings import embedding_decisions, find_embeddings, quantize_embeddings
 from narrowpass_int8_sym.half_precision import keep_epilogue_float32
 from narrowpass_int8_sym.recurrent import RECURRENT, weights_of
@@ -21,6 +20,7 @@ from narrowpass_int8_sym.storage import add_quantized_weight, taken_names
 from narrowpass_int8_sym.underflow_warnings import warn_of_weights
 from narrowpass_int8_sym.weighted_nodes import WeightedNode, weighted_node_of
 from narrowpass_int8_sym.weights import Array, magnitudes
+from narrowpass_ir.constants import constant_tensor
 
 if TYPE_CHECKING:
     from narrowpass import Context

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.storage import drop_unread, reserve_name
+from narrowpass_ir.constants import constant_tensor
 
 FLOAT = ir.DataType.FLOAT
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import DataError
-from narrowpass.ir.io import elements
 from narrowpass_int8_sym.scales import LARGEST_WEIGHT, of_magnitudes
+from narrowpass_ir.io import elements
 
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 19

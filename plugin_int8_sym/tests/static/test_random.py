@@ -12,10 +12,10 @@ from static_kit import Limited, graph, outputs, quantized
 
 from narrowpass import Context, Samples
 from narrowpass.errors import DataError
-from narrowpass.ir.verify import verify
 from narrowpass.runtime.quantization import OperatorSpec, QuantizationSpec, ScaleBound
 from narrowpass_int8_sym.int8_sym import Int8Sym
 from narrowpass_int8_sym.static import StaticQuantizer
+from narrowpass_ir.verify import verify
 from narrowpass_testing import random_feeds, run_pass
 from narrowpass_testing.strategies import models
 

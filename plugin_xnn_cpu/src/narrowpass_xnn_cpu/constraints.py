@@ -6,7 +6,6 @@ beyond them its results are wrong without an error.
 
 from __future__ import annotations
 
-from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass.runtime.quantization import (
     ANY_OPERATOR,
     INPUT_TO_OUTPUT,
@@ -18,6 +17,7 @@ from narrowpass.runtime.quantization import (
     QuantizationSpec,
     ScaleBound,
 )
+from narrowpass_ir.movement import DATA_MOVEMENT
 from narrowpass_xnn_cpu.lower.int8.tables import POINTWISE
 from narrowpass_xnn_cpu.native.problems.quantization import (
     ADD_RATIO,

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
-from narrowpass.ir.io import ConvertedTensor, rounding
-from narrowpass.ir.subgraphs import nested_graphs
-from narrowpass.ir.upgrading import upgrade
+from narrowpass_ir.io import ConvertedTensor, rounding
+from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_ir.upgrading import upgrade
 from narrowpass_xnn_cpu.native.runtime.pool import default_threads
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from cache_kit import compiled, linear, loads, network, path_of, resigned, resul
 from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import BundleError, UsageError
-from narrowpass.ir.io import MappedTensor
+from narrowpass_ir.io import MappedTensor
 from narrowpass_planning.weights import folder as folder_module
 from narrowpass_planning.weights import writing
 from narrowpass_planning.weights.file import HEADER, PackedFile

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 import narrowpass
 from narrowpass import Bundle
 from narrowpass.errors import NarrowpassError
-from narrowpass.ir.io import ConvertedTensor, elements
+from narrowpass_ir.io import ConvertedTensor, elements
 from narrowpass_xnn_cpu.store_weights import StoreWeights
 
 RNG = np.random.default_rng(8)

@@ -33,7 +33,7 @@ from cache_kit import (
 from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import UsageError
-from narrowpass.ir.io import MappedTensor
+from narrowpass_ir.io import MappedTensor
 from narrowpass_planning.weights import file as file_module
 from narrowpass_planning.weights import folder as folder_module
 from narrowpass_planning.weights.file import PackedFile

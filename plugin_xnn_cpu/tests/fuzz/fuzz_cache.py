@@ -27,7 +27,7 @@ from cache_kit import INPUT, compiled, network, path_of, result, saved
 
 from narrowpass import Bundle
 from narrowpass.errors import BundleError, NarrowpassError
-from narrowpass.ir.io import MappedTensor
+from narrowpass_ir.io import MappedTensor
 from narrowpass_planning.weights.file import HEADER, PackedFile, UnusableError, write
 from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.own import block_quantized, fp32

@@ -14,8 +14,8 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass import Accept
-from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass.runtime.quantization import NodeQuantization, Parameters
+from narrowpass_ir.movement import DATA_MOVEMENT
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken

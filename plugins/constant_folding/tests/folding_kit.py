@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 
 from narrowpass import Context, Observer
 from narrowpass.framework.passes import run_checked
-from narrowpass.ir.verify import verify
 from narrowpass_constant_folding.passes.fold import Fold
+from narrowpass_ir.verify import verify
 
 HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}{more}]>\n'
 

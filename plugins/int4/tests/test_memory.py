@@ -16,7 +16,7 @@ pytestmark = [
 
 CHILD = """
 import sys, threading, time
-import narrowpass, narrowpass.bundle, narrowpass.driver, narrowpass.ir.io
+import narrowpass, narrowpass.bundle, narrowpass.driver, narrowpass_ir.io
 import narrowpass_int4.int4
 plugins = narrowpass.load_plugins()
 narrowpass.driver.registry_for(plugins)

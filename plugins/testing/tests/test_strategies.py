@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass.ir.verify import verify
+from narrowpass_ir.verify import verify
 from narrowpass_testing import assert_equivalent, random_feeds
 from narrowpass_testing._steps import STEPS
 from narrowpass_testing.strategies import models

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import onnx_ir as ir
 
 from narrowpass.bundle._stream import SAMPLED, digest, sample
-from narrowpass.ir.io import MappedTensor
+from narrowpass_ir.io import MappedTensor
 
 
 def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]:

@@ -26,13 +26,18 @@ from narrowpass.bundle.manifest import (
 )
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, UsageError
-from narrowpass.framework.arguments import path_of
-from narrowpass.ir.io import MappedFile, MappedTensor
-from narrowpass.ir.io._checker import remember
-from narrowpass.ir.io._inline import element_type
-from narrowpass.ir.io._refusals import refuse
-from narrowpass.ir.io._walk import initializers, proto_tensors
-from narrowpass.ir.io.load import build_model, parse_model, replace_tensors
+from narrowpass_ir.arguments import path_of
+from narrowpass_ir.io import MappedFile, MappedTensor
+from narrowpass_ir.io.steps import (
+    build_model,
+    element_type,
+    initializers,
+    parse_model,
+    proto_tensors,
+    refuse,
+    remember,
+    replace_tensors,
+)
 
 _ATTEMPTS = 1000
 _T = TypeVar("_T")
@@ -202,7 +207,16 @@ def _load(folder: Folder) -> Loaded:
 
 def _tensor(key: str, info: TensorInfo, file: MappedFile) -> MappedTensor:
     dtype = _data_type(info.dtype)
-    return MappedTensor(file, info.offset, dtype, info.shape, key, sha256=info.sha256)
+    return MappedTensor(
+        file, info.offset, dtype, info.shape, key, sha256=info.sha256, mismatch=_changed
+    )
+
+
+def _changed(tensor: MappedTensor) -> BundleError:
+    return BundleError(
+        f"{tensor.file.name}: tensor {tensor.name!r} was changed after the bundle was built "
+        "(its SHA-256 is not the manifest's); build the bundle again"
+    )
 
 
 def read_reports(folder: Folder, manifest: Manifest) -> list[Report]:
@@ -273,7 +287,8 @@ def _stored(
                 f"{what}: initializer {value.name!r} is not the tensor that the manifest says; "
                 "build the bundle again"
             )
-        tensor.sha256 = info.sha256  # to be compared by whoever names something after it
+        # To be compared by whoever names something after it.
+        tensor.sha256, tensor.mismatch = info.sha256, _changed
         found.append((Stored(method.name, scope, value, tensor), key))
     if len(found) != len(method.initializers):
         raise BundleError(f"{what}: the manifest names initializers that it does not have")

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from narrowpass.bundle._distinct import first_equal
 from narrowpass.bundle._stream import default_threads
 from narrowpass.bundle.safetensors import is_reserved
-from narrowpass.ir.io import shape_operands
-from narrowpass.ir.io._walk import initializers
+from narrowpass_ir.io import shape_operands
+from narrowpass_ir.io.steps import initializers
 
 EXTERNAL_BYTES = 256
 """Initializers of fewer bytes stay inside the ONNX file."""

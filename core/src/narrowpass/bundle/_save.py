@@ -25,9 +25,9 @@ from narrowpass.bundle.manifest import (
 from narrowpass.bundle.report import Report
 from narrowpass.bundle.safetensors import Layout
 from narrowpass.errors import ModelError
-from narrowpass.framework.files import write_file
-from narrowpass.ir.io import external_reference, serialize
-from narrowpass.ir.io._checker import remembered
+from narrowpass_ir.files import write_file
+from narrowpass_ir.io import external_reference, serialize
+from narrowpass_ir.io.steps import remembered
 
 
 def write_method(

@@ -16,8 +16,8 @@ from narrowpass.bundle._stream import CHUNK, default_threads
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, MethodInfo
 from narrowpass.bundle.safetensors import Entry, Progress
 from narrowpass.errors import BundleError, ModelError
-from narrowpass.framework.arguments import count_of
-from narrowpass.ir.io import MappedFile
+from narrowpass_ir.arguments import count_of
+from narrowpass_ir.io import MappedFile
 
 
 def verify(

@@ -16,10 +16,10 @@ from narrowpass.bundle._plan import Plan, create_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
 from narrowpass.bundle.report import Report
 from narrowpass.errors import NarrowpassError, UsageError
-from narrowpass.framework.arguments import Uncopied, count_of, instance_of, kind_of
-from narrowpass.framework.files import write_file
 from narrowpass.framework.garbage import pause_collection
-from narrowpass.ir.io import check_file
+from narrowpass_ir.arguments import Uncopied, count_of, instance_of, kind_of
+from narrowpass_ir.files import write_file
+from narrowpass_ir.io import check_file
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from narrowpass.errors import BundleError
-from narrowpass.framework.documents import parse_json
+from narrowpass_ir.documents import parse_json
 
 FORMAT = "narrowpass bundle"
 """The field ``format``, which distinguishes our manifest from any other ``manifest.json``."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from narrowpass.bundle import _folders
 from narrowpass.bundle.manifest import MANIFEST, is_manifest
 from narrowpass.errors import OutputError, UsageError
-from narrowpass.framework.arguments import path_of
-from narrowpass.framework.files import sync_folder
+from narrowpass_ir.arguments import path_of
+from narrowpass_ir.files import sync_folder
 
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS

@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from narrowpass.bundle._stream import CHUNK, Digest, default_threads, stream
 from narrowpass.errors import BundleError, ModelError
-from narrowpass.framework.documents import parse_json
-from narrowpass.ir.io import MappedTensor
+from narrowpass_ir.documents import parse_json
+from narrowpass_ir.io import MappedTensor
 
 ALIGNMENT = 64
 """Each tensor starts at a multiple of this many bytes in the file."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass.framework.arguments import path_of
 from narrowpass.framework.boundary import translate_errors
+from narrowpass_ir.arguments import path_of
 
 if TYPE_CHECKING:
     from narrowpass.runtime.program import Feeds

@@ -189,7 +189,7 @@ def build(
     """
     from narrowpass.cli._summary import Summary
     from narrowpass.driver import build as run_build
-    from narrowpass.ir.sizes import disk_bytes
+    from narrowpass_ir.sizes import disk_bytes
 
     named = parse_models(models)
     check_output(output, named.values())
@@ -323,8 +323,8 @@ def report_writer(state: State, path: str, sources: Iterable[str]) -> Callable[.
         UsageError: `path` cannot be written to.
     """
     from narrowpass.driver import check_result_file
-    from narrowpass.framework.files import replacing_file
     from narrowpass.framework.reports import writer_of
+    from narrowpass_ir.files import replacing_file
 
     check_result_file(path, "--report", sources)
     writer = writer_of(path, state.registry.reports)

@@ -151,7 +151,7 @@ def _function_origins(bundle: Bundle) -> dict[tuple[str, str], str]:
     A backend that puts functions in the place of their calls does it as here, and the nodes get
     the same names.
     """
-    from narrowpass.ir.subgraphs import inline_functions
+    from narrowpass_ir.subgraphs import inline_functions
 
     found: dict[tuple[str, str], str] = {}
     for method, model in bundle.methods.items():

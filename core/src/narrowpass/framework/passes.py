@@ -101,7 +101,7 @@ def run_checked(pass_: Pass, model: ir.Model, ctx: Context) -> PassResult:
     """
     import onnx_ir as ir
 
-    from narrowpass.ir.verify import fingerprint
+    from narrowpass_ir.verify import fingerprint
 
     before = fingerprint(model) if ctx.observer.strict else ""
     result = pass_.run(model, ctx)

@@ -26,13 +26,13 @@ from narrowpass.errors import (
     UsageError,
     VerificationError,
 )
-from narrowpass.framework.arguments import kind_of
 from narrowpass.framework.boundary import sentence
 from narrowpass.framework.context import check_report
 from narrowpass.framework.instruments.calls import notify, notify_failure
 from narrowpass.framework.options import HasOptions
 from narrowpass.framework.passes import Pass, PassResult, run_checked
 from narrowpass.framework.pipeline_text import Item, Parser, construct_item, parse_item
+from narrowpass_ir.arguments import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from narrowpass.framework.context import Context, Progress
     from narrowpass.framework.instruments import Instrument
     from narrowpass.framework.plugins import Registry
-    from narrowpass.ir.verify import Signature
+    from narrowpass_ir.verify import Signature
 
 T = TypeVar("T", bound=HasOptions)
 
@@ -207,7 +207,7 @@ def _run_one(
     verify: bool,
 ) -> PassResult:
     """Run one pass between the instruments' calls and check what it did."""
-    from narrowpass.ir.verify import Signature
+    from narrowpass_ir.verify import Signature
 
     signature = Signature.of(model)
     notify(instruments, "before_pass", pass_, model, ctx)
@@ -244,7 +244,7 @@ def _described(error: BaseException) -> str:
 
 def _check(pass_: Pass, model: ir.Model, before: Signature) -> None:
     """Verify a model that a pass changed."""
-    from narrowpass.ir.verify import Signature, verify
+    from narrowpass_ir.verify import Signature, verify
 
     verify(model)
     if pass_.may_change_signature:

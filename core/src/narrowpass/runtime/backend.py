@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from narrowpass.errors import AttributesError, BackendError, UsageError, VerificationError
-from narrowpass.framework.arguments import count_of, flag_of, names_of, path_of
+from narrowpass.errors import BackendError, SchemaError, UsageError, VerificationError
 from narrowpass.framework.boundary import translate_errors
 from narrowpass.framework.garbage import pause_collection
 from narrowpass.framework.option_values import check_values
 from narrowpass.framework.options import format_options
 from narrowpass.runtime.guards import COMMON, guard, of_type
 from narrowpass.runtime.program import Feeds, NodePlan, NodeTime, Outputs, Program, check_meters
+from narrowpass_ir.arguments import count_of, flag_of, names_of, path_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -238,11 +238,11 @@ class Backend(abc.ABC):
         Returns:
             `Accept`, or `Reject` with the limit that the proposal breaks.
         """
-        from narrowpass.ir.attributes import check_attributes
+        from narrowpass_ir.attributes import check_attributes
 
         try:
             check_attributes(node)
-        except AttributesError as error:
+        except SchemaError as error:
             return Reject(str(error))
         spec = self.quantization_spec()
         if node.domain or spec.operator(node.op_type) is None:
@@ -290,7 +290,7 @@ def verify_structure(model: ir.Model, what: str) -> None:
     Raises:
         VerificationError: a rule is broken; the message starts with `what`.
     """
-    from narrowpass.ir.verify import verify
+    from narrowpass_ir.verify import verify
 
     try:
         verify(model, unknown_operators=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import UsageError
-from narrowpass.framework.arguments import Uncopied, kind_of
+from narrowpass_ir.arguments import Uncopied, kind_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from narrowpass.ir.verify import Signature, ValueSpec
     from narrowpass.runtime.meters import Meter
+    from narrowpass_ir.verify import Signature, ValueSpec
 
 Feeds = Mapping[str, "np.ndarray[Any, Any]"]
 Outputs = dict[str, "np.ndarray[Any, Any]"]

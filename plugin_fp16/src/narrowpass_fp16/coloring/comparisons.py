@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_fp16.coloring.exactness import CONTROL_FLOW
 from narrowpass_fp16.graph.schemas import is_float
+from narrowpass_ir.constants import constant_tensor
 
 _DECIDES = {
     "ArgMax",

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.io import rounding, rounding_at_most
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.io import rounding, rounding_at_most
 
 _ROUNDING = 4e-3
 """The error of a constant relative to it, as root mean squares, up to which it is rounded; rounding

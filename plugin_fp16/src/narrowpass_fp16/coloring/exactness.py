@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.movement import SELECTION
 from narrowpass_fp16.graph.boundaries import borders
 from narrowpass_fp16.graph.schemas import is_float
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.movement import SELECTION
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
 

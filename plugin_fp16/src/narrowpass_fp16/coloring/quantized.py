@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
+from narrowpass_ir.constants import constant_tensor
 
 _CONVERSIONS = {
     "DequantizeLinear": "backends take its scale in float32 only",

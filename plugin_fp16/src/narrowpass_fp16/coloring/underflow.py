@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.io import elements
 from narrowpass_fp16.coloring.constants import constant_of
 from narrowpass_fp16.graph.boundaries import borders
 from narrowpass_fp16.graph.schemas import is_float
+from narrowpass_ir.io import elements
 
 _DEPENDS: dict[str, tuple[int, ...]] = {
     "ArgMax": (0,),

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import model_graphs, subgraphs
 from narrowpass_fp16.graph.schemas import FLOAT, is_float
+from narrowpass_ir.subgraphs import model_graphs, subgraphs
 
 NOT_RUN = -1.0
 """The largest magnitude of a value that was never computed, or had no elements."""

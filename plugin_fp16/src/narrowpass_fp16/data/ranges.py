@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Samples
-from narrowpass.ir.subgraphs import model_nodes, subgraphs
 from narrowpass_analysis.values import check_elements, check_numbers, run_on_samples, split_groups
 from narrowpass_analysis.verification import judging_backends
 from narrowpass_fp16.data.probes import NOT_RUN, Probes
 from narrowpass_fp16.data.runnable import cut_off
 from narrowpass_fp16.graph.schemas import is_float
+from narrowpass_ir.subgraphs import model_nodes, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

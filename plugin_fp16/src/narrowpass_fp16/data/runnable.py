@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass import Accept
-from narrowpass.ir.subgraphs import model_nodes, nested_graphs, subgraphs
 from narrowpass.runtime.oracle import oracle
 from narrowpass_analysis.verification import judging_backends
+from narrowpass_ir.subgraphs import model_nodes, nested_graphs, subgraphs
 
 if TYPE_CHECKING:
     from narrowpass import Context

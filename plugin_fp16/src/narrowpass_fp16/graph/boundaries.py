@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
+from narrowpass_ir.subgraphs import subgraphs
 
 
 def borders(model: ir.Model, node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:

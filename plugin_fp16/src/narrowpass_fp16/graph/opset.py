@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Color, Decision
-from narrowpass.errors import PassError
-from narrowpass.ir.inference import inferred
-from narrowpass.ir.subgraphs import Opsets, model_nodes
-from narrowpass.ir.upgrading import upgrade
+from narrowpass.errors import PassError, UpgradeError
 from narrowpass_fp16.graph.schemas import first_version, is_float, slots
+from narrowpass_ir.inference import inferred
+from narrowpass_ir.subgraphs import Opsets, model_nodes
+from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -41,7 +41,7 @@ def with_cast(model: ir.Model, dtype: ir.DataType, ctx: Context) -> ir.Model:
     name = dtype.name.lower()
     try:
         upgraded, changed = upgrade(model.clone(), least)
-    except PassError as error:
+    except UpgradeError as error:
         raise PassError(
             f"Cast knows {name} from operator set {least} on; the model has {before}: {error}"
         ) from error
@@ -77,7 +77,7 @@ def with_more(
         return model
     try:
         upgraded, changed = upgrade(model.clone(), least)
-    except PassError as error:
+    except UpgradeError as error:
         ctx.observer.log.warning(
             "fp16: operators that have bfloat16 from %d on stay wide: %s", least, error
         )

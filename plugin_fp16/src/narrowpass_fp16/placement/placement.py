@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.subgraphs import Opsets, subgraphs
 from narrowpass_fp16.coloring.stored_weights import stored_value
 from narrowpass_fp16.graph.schemas import can_hold, is_float, slots
 from narrowpass_fp16.placement.min_cut import INFINITE, SINK, SOURCE, Network
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import Opsets, subgraphs
 
 WIDE = SINK
 _CAST, _NODE = 1 << 16, 1

@@ -20,10 +20,10 @@ import numpy as np
 
 from narrowpass import Histogram
 from narrowpass.errors import DataError, NarrowpassError, UsageError
-from narrowpass.framework.documents import parse_json
-from narrowpass.framework.files import create_folder, replacing_file
 from narrowpass_int8_sym.calibration.histogram import Array
 from narrowpass_int8_sym.calibration.observers import Range
+from narrowpass_ir.documents import parse_json
+from narrowpass_ir.files import create_folder, replacing_file
 
 FORMAT = "narrowpass calibration 1"
 SUFFIX = ".calibration.npz"

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.channels.operand import ChannelConstant, constant_shape
+from narrowpass_ir.constants import constant_tensor
 
 _HOMOGENEOUS = frozenset(
     {

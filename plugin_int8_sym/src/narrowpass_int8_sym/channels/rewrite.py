@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_int8_sym.channels.operand import ChannelConstant
 from narrowpass_int8_sym.channels.regions import Region
+from narrowpass_ir.subgraphs import nested_graphs
 
 Array = np.ndarray[Any, Any]
 

@@ -6,9 +6,6 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.io import ConvertedTensor
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_int8_sym.half_precision.casts import (
     BORDER,
     FLOAT,
@@ -21,6 +18,9 @@ from narrowpass_int8_sym.half_precision.casts import (
     replace_output,
 )
 from narrowpass_int8_sym.storage import add_initializer, reserve_name, taken_names
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.io import ConvertedTensor
+from narrowpass_ir.subgraphs import nested_graphs
 
 _EPILOGUE = frozenset(
     {"Add", "Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Tanh"}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.inference import inferred
-from narrowpass.ir.subgraphs import nested_graphs, subgraphs
 from narrowpass_int8_sym.half_precision.casts import (
     BORDER,
     FLOAT,
@@ -20,6 +17,9 @@ from narrowpass_int8_sym.half_precision.casts import (
     replace_output,
 )
 from narrowpass_int8_sym.storage import add_initializer, drop_unread, reserve_name, taken_names
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.inference import inferred
+from narrowpass_ir.subgraphs import nested_graphs, subgraphs
 
 _TYPED = frozenset({"dtype", "output_dtype", "to", "value"})
 """Attributes that set, or imply, the type of a result."""

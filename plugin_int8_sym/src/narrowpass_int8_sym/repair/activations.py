@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import UINT8, Quantization, is_node, read_qdq
+from narrowpass_ir.constants import constant_tensor
 
 
 def qdq_quantization(node: ir.Node | None, kind: str) -> Quantization | None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.operators import Operator
@@ -17,6 +16,7 @@ from narrowpass_int8_sym.repair.quantization import (
     is_node,
     read_qdq,
 )
+from narrowpass_ir.constants import constant_tensor
 
 _ACCUMULATOR = 2.0**31
 """The range of int32 accumulators."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import IntegerRange, Parameters, QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import RANGES, Quantization, is_node
+from narrowpass_ir.constants import constant_tensor
 
 _ACCUMULATOR = 2.0**31
 """The range of int32 accumulators."""

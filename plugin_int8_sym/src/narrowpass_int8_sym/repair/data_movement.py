@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.movement import SELECTION
 from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.operators import Operator
 from narrowpass_int8_sym.repair.quantization import INT8, Quantization, is_node
 from narrowpass_int8_sym.repair.rewriting import replace_node
 from narrowpass_int8_sym.repair.weights import WEIGHTED
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.movement import SELECTION
 
 _CONVERSION = "QuantizeLinear"
 

@@ -17,7 +17,6 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.framework.classify import ACTIVATIONS
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.qoperator import MICROSOFT
 from narrowpass_int8_sym.repair.quantization import (
@@ -33,6 +32,7 @@ from narrowpass_int8_sym.repair.rewriting import (
     no_per_channel_scales,
     replace_node,
 )
+from narrowpass_ir.constants import constant_tensor
 
 _SEPARATE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 

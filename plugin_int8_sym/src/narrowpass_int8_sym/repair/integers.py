@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import FLOAT, RANGES, Array, Quantization, is_node
 from narrowpass_int8_sym.repair.rewriting import replace_node
+from narrowpass_ir.constants import constant_tensor
 
 _PADDING = 2
 """The input of Pad with the constant."""
@@ -26,7 +26,7 @@ def rewrite_data_movement(editor: Editor, node: ir.Node, how: Quantization) -> s
 
     Args:
         editor: of the model.
-        node: one of `narrowpass.ir.movement.SELECTION`.
+        node: one of `narrowpass_ir.movement.SELECTION`.
         how: the quantization of the integers, with one scale.
 
     Returns:

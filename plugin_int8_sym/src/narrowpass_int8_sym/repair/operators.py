@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.repair.qoperator import Operand, QOperator
 from narrowpass_int8_sym.repair.quantization import (
     BYTES,
@@ -17,6 +16,7 @@ from narrowpass_int8_sym.repair.quantization import (
     read_qdq,
 )
 from narrowpass_int8_sym.repair.weights import WEIGHTED
+from narrowpass_ir.constants import constant_tensor
 
 _FUSED = ("Clip", "Relu")
 """Activations that an int8 operator fuses into its epilogue as a clamp."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import Parameters
+from narrowpass_ir.constants import constant_tensor
 
 Array = np.ndarray[Any, Any]
 

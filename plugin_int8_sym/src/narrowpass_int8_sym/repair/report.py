@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass.ir.subgraphs import Opsets
+from narrowpass_ir.subgraphs import Opsets
 
 if TYPE_CHECKING:
     from narrowpass import Context

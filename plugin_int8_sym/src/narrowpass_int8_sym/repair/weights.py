@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import IntegerRange, QuantizationSpec, Violation
 from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import (
@@ -20,6 +19,7 @@ from narrowpass_int8_sym.repair.quantization import (
     read_qdq,
 )
 from narrowpass_int8_sym.repair.rewriting import replace_node
+from narrowpass_ir.constants import constant_tensor
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators whose second operand is a weight, where it is constant."""

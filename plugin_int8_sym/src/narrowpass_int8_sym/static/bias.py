@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from narrowpass.errors import DataError
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.static.units import NodeUnit
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
+from narrowpass_ir.constants import constant_tensor
 
 Array = np.ndarray[Any, Any]
 

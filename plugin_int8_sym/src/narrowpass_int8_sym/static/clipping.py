@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import Parameters
 from narrowpass_analysis.values import run_on_samples, split_groups
 from narrowpass_analysis.verification import judging_backends
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.scales import of_range
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
+from narrowpass_ir.constants import constant_tensor
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import Parameters
 from narrowpass_int8_sym.half_precision import keep_epilogue_float32, keep_float32
 from narrowpass_int8_sym.static.bias import float_bias, quantized_bias
@@ -22,6 +21,7 @@ from narrowpass_int8_sym.storage import (
     reserve_name,
     taken_names,
 )
+from narrowpass_ir.constants import constant_tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int8_sym.static.operators import (
     AVERAGES,
     BINARY,
@@ -24,6 +23,7 @@ from narrowpass_int8_sym.static.operators import (
 from narrowpass_int8_sym.static.regions import PointwiseRegion, find_pointwise_regions
 from narrowpass_int8_sym.static.units import NodeUnit, Role
 from narrowpass_int8_sym.weighted_nodes import FLOAT, WeightedNode, weighted_node_of
+from narrowpass_ir.constants import constant_tensor
 
 QUANTIZED = "it is quantized already"
 """The reason why a node with DequantizeLinear before it, or QuantizeLinear after it, is kept."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.movement import DATA_MOVEMENT, computes, data_operands
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.movement import DATA_MOVEMENT, computes, data_operands
 
 FLOAT = ir.DataType.FLOAT
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass.runtime.quantization import (
     INPUTS_TO_OUTPUT,
     WEIGHT_TO_OUTPUT,
@@ -27,6 +26,7 @@ from narrowpass_int8_sym.static.union_find import UnionFind
 from narrowpass_int8_sym.static.units import NodeUnit, Role
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import magnitudes
+from narrowpass_ir.constants import constant_tensor
 
 Array = np.ndarray[Any, Any]
 

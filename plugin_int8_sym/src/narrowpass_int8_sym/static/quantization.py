@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from narrowpass import Reject
 from narrowpass.errors import PassError
-from narrowpass.ir.inference import inferred
 from narrowpass.runtime.quantization import QuantizationSpec, Violation
 from narrowpass_int8_sym.bias_correction import subtract_from_bias
 from narrowpass_int8_sym.calibration import CalibrationCache, Range, calibrate
@@ -32,6 +31,7 @@ from narrowpass_int8_sym.static.units import NodeUnit, Role
 from narrowpass_int8_sym.storage import taken_names
 from narrowpass_int8_sym.underflow_warnings import warn_of_values, warn_of_weights
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
+from narrowpass_ir.inference import inferred
 
 if TYPE_CHECKING:
     from narrowpass import Context, Samples

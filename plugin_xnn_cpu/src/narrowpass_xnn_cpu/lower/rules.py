@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.errors import AttributesError, BackendError
-from narrowpass.ir.attributes import check_attributes
+from narrowpass.errors import AttributesError, BackendError, SchemaError
 from narrowpass_expansion import expand
+from narrowpass_ir.attributes import check_attributes
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_xnn_cpu.lower.attention import attention, kv_cache, rotary
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -112,7 +112,7 @@ def reason(op: Op, facts: Facts) -> str | None:
         for node in op.nodes:
             check_attributes(node, node.version or op.version)
         found = rule.check(op, facts)
-    except AttributesError as error:
+    except (AttributesError, SchemaError) as error:
         return f"its attributes are not valid: {error}"
     if found is not None:
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from narrowpass.framework.arguments import Uncopied
+from narrowpass_ir.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

@@ -27,7 +27,7 @@ from narrowpass.cli.options import (
 from narrowpass.cli.output import format_seconds, print_json, print_table
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import BackendError
-from narrowpass.framework.files import replacing_file
+from narrowpass_ir.files import replacing_file
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import NodeTime

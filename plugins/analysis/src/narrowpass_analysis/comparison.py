@@ -14,13 +14,13 @@ from narrowpass.bundle import Bundle, is_bundle
 from narrowpass.calibration.samples import Samples
 from narrowpass.driver import open_bundle
 from narrowpass.errors import DataError, UsageError
-from narrowpass.ir.sizes import disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program, compile_bundle
 from narrowpass_analysis.inputs import describe_input, random_inputs
 from narrowpass_analysis.latency import Latency, measure
 from narrowpass_analysis.metrics import Difference, difference
 from narrowpass_analysis.nonfinite import NanCount
 from narrowpass_analysis.values import check_elements
+from narrowpass_ir.sizes import disk_bytes
 
 if TYPE_CHECKING:
     from narrowpass.cli.state import State

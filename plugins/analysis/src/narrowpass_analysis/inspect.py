@@ -58,7 +58,7 @@ def inspect(state: State, path: str, verify: bool, as_json: bool) -> None:
 
 def _problems(path: str, show: Any) -> list[str]:
     from narrowpass import bundle
-    from narrowpass.ir.io import check_file, load_model
+    from narrowpass_ir.io import check_file, load_model
 
     if Path(path).is_dir():
         return bundle.verify(path, progress=lambda done, total: show("reading", done, total))
@@ -84,7 +84,7 @@ def _report_problems(path: str, problems: list[str], *, as_json: bool) -> None:
 
 def _bundle(path: str) -> dict[str, Any]:
     from narrowpass.bundle import Bundle
-    from narrowpass.ir.sizes import disk_bytes
+    from narrowpass_ir.sizes import disk_bytes
 
     bundle = Bundle.load(path)
     return {
@@ -107,8 +107,8 @@ def _bundle(path: str) -> dict[str, Any]:
 
 
 def _onnx(path: str) -> dict[str, Any]:
-    from narrowpass.ir.io import load_model
-    from narrowpass.ir.sizes import disk_bytes
+    from narrowpass_ir.io import load_model
+    from narrowpass_ir.sizes import disk_bytes
 
     model = load_model(path)
     return {
@@ -122,9 +122,9 @@ def _onnx(path: str) -> dict[str, Any]:
 def _method(model: ir.Model) -> dict[str, Any]:
     import onnx_ir as ir
 
-    from narrowpass.ir.sizes import count_bytes, count_nodes
-    from narrowpass.ir.subgraphs import model_nodes
-    from narrowpass.ir.verify import Signature
+    from narrowpass_ir.sizes import count_bytes, count_nodes
+    from narrowpass_ir.subgraphs import model_nodes
+    from narrowpass_ir.verify import Signature
 
     tensors = [
         value.const_value

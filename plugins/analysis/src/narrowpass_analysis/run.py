@@ -121,8 +121,8 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
     """
     import numpy as np
 
-    from narrowpass.framework.files import replacing_file
     from narrowpass_analysis.inputs import upcast_to_numpy
+    from narrowpass_ir.files import replacing_file
 
     with replacing_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult, matching_nodes
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.constants import initializer_graphs
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.scope import Scope
@@ -18,6 +17,7 @@ from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Report
 from narrowpass_constant_folding.shapes.derived import derived_types
 from narrowpass_constant_folding.shapes.values import ShapeValues
+from narrowpass_ir.subgraphs import nested_graphs
 
 if TYPE_CHECKING:
     from narrowpass import Context

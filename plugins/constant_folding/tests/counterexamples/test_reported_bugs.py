@@ -11,7 +11,7 @@ import pytest
 from folding_kit import check_bits, check_close, fold, ops, parse
 
 from narrowpass import build, save_model
-from narrowpass.ir.io import load_model, serialize
+from narrowpass_ir.io import load_model, serialize
 
 pytestmark = pytest.mark.once
 

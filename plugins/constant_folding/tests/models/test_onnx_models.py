@@ -12,8 +12,8 @@ from folding_kit import assert_stable, check_onnxruntime, fold
 from onnx_cases_kit import node_cases
 
 from narrowpass import Context
-from narrowpass.ir.verify import verify
 from narrowpass_constant_folding.passes.fold import Fold
+from narrowpass_ir.verify import verify
 
 pytestmark = pytest.mark.once
 

@@ -10,8 +10,8 @@ import pytest
 from folding_kit import check_bits, fold, parse, run
 
 from narrowpass import Context
-from narrowpass.ir.io import MappedTensor, load_model
 from narrowpass_constant_folding.passes.dedup_weights import DedupWeights
+from narrowpass_ir.io import MappedTensor, load_model
 
 
 def model(**weights):

@@ -10,7 +10,6 @@ from folding_kit import assert_same_bits, ops, parse, run_onnxruntime
 
 from narrowpass import Context, Observer, load_model
 from narrowpass.framework.passes import run_checked
-from narrowpass.ir.io import serialize
 from narrowpass_constant_folding.passes.cse import Cse
 from narrowpass_constant_folding.passes.drop_casts import DropCasts
 from narrowpass_constant_folding.passes.eliminate_identity import EliminateIdentity
@@ -18,6 +17,7 @@ from narrowpass_constant_folding.passes.fold import Fold
 from narrowpass_constant_folding.passes.fold_constants import FoldConstants
 from narrowpass_constant_folding.passes.infer_shapes import InferShapes
 from narrowpass_constant_folding.passes.merge_reshapes import MergeReshapes
+from narrowpass_ir.io import serialize
 
 pytestmark = pytest.mark.once
 

@@ -16,10 +16,10 @@ import numpy as np
 from narrowpass.bundle import Bundle
 from narrowpass.calibration.samples import Samples
 from narrowpass.driver import build
-from narrowpass.ir.sizes import count_bytes, count_nodes, disk_bytes
 from narrowpass.runtime.backend import CompileOptions, Program
 from narrowpass_analysis.latency import measure
 from narrowpass_analysis.metrics import difference
+from narrowpass_ir.sizes import count_bytes, count_nodes, disk_bytes
 
 if TYPE_CHECKING:
     from narrowpass.framework.plugins import Plugins, Registry

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.inference import KNOWN_SHAPE
+from narrowpass_ir.inference import KNOWN_SHAPE
 
 OPSET = 24
 """The opset of the emitted nodes."""

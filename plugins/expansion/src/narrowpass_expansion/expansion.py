@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.ir.inference import infer
-from narrowpass.ir.subgraphs import model_graphs
 from narrowpass_expansion.emitter import AlreadyExpanded, EmittedNodes, Emitter, Unsupported
 from narrowpass_expansion.rules import OPERATORS
+from narrowpass_ir.inference import infer
+from narrowpass_ir.subgraphs import model_graphs
 
 
 @dataclass(frozen=True)

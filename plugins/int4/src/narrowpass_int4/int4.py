@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
-from narrowpass.errors import PassError, UsageError
-from narrowpass.ir.inference import inferred
-from narrowpass.ir.upgrading import upgrade
+from narrowpass.errors import PassError, UpgradeError, UsageError
 from narrowpass_int4.matrices import label_of
 from narrowpass_int4.plan import Plan, Rules, plan
 from narrowpass_int4.rewriting import Options, Rewriting
+from narrowpass_ir.inference import inferred
+from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -134,7 +134,10 @@ def _upgraded(model: ir.Model, ctx: Context) -> tuple[ir.Model, bool]:
     before = model.opset_imports.get("", 1)
     if before >= OPSET:
         return model, False
-    found, changed = upgrade(model, OPSET)
+    try:
+        found, changed = upgrade(model, OPSET)
+    except UpgradeError as error:
+        raise PassError(str(error)) from error
     if found is model:
         model.opset_imports[""] = OPSET
         return model, True

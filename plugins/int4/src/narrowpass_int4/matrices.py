@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
+from narrowpass_ir.constants import constant_tensor
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 """Types of weights that are quantized."""

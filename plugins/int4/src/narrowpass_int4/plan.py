@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass.framework.classify import matching_nodes
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int4.matrices import (
     Matrix,
     are_factors,
@@ -19,6 +18,7 @@ from narrowpass_int4.matrices import (
     other_readers,
     table_of,
 )
+from narrowpass_ir.constants import constant_tensor
 
 if TYPE_CHECKING:
     from narrowpass import Context

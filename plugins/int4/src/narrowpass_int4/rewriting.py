@@ -12,8 +12,6 @@ import onnx_ir as ir
 
 from narrowpass import Decision
 from narrowpass.framework.classify import ACTIVATIONS
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_analysis.verification import judging_backends
 from narrowpass_int4.data.groups import Group, groups, last_place
 from narrowpass_int4.data.hessian import Hessian, columns_of
@@ -34,6 +32,8 @@ from narrowpass_int4.storage.packing import (
     stored_block,
 )
 from narrowpass_int4.storage.pieces import Layout, Survey, survey
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import nested_graphs
 
 if TYPE_CHECKING:
     from narrowpass import Context

@@ -19,8 +19,8 @@ from narrowpass.framework.config import registry_for
 from narrowpass.framework.context import Context
 from narrowpass.framework.pipeline import Pipeline
 from narrowpass.framework.plugins import Plugins, Registry, load_plugins
-from narrowpass.ir.verify import verify
 from narrowpass.runtime.backend import CompileOptions, Program
+from narrowpass_ir.verify import verify
 
 __all__ = [
     "NarrowpassBackend",

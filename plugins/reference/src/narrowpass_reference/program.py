@@ -11,8 +11,6 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError, UsageError
-from narrowpass.framework.arguments import count_of
-from narrowpass.ir.verify import Signature
 from narrowpass.runtime.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
 from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.runtime.requests import (
@@ -22,6 +20,8 @@ from narrowpass.runtime.requests import (
     choose_outputs,
     write_outputs,
 )
+from narrowpass_ir.arguments import count_of
+from narrowpass_ir.verify import Signature
 from narrowpass_reference._evaluator import Evaluator, Value
 from narrowpass_reference._graph import constant_array, create_evaluator
 from narrowpass_reference._values import conform, fresh

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass.framework.classify import ACTIVATIONS
-from narrowpass.ir.constants import constant_tensor
+from narrowpass_ir.constants import constant_tensor
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from narrowpass.framework.classify import Color
-from narrowpass.ir.inference import infer
+from narrowpass_ir.inference import infer
 from narrowpass_report.computed import computed_types
 from narrowpass_report.nodes import GraphData, bodies, is_weight
 from narrowpass_report.texts import Texts, dtype_name, precision

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs, subgraphs
+from narrowpass_ir.subgraphs import nested_graphs, subgraphs
 from narrowpass_report.layout import Edge, lay_out
 from narrowpass_report.texts import Texts, dtype_name
 

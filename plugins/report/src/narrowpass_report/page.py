@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from narrowpass import ReportWriter
 from narrowpass.cli.output import format_bytes
-from narrowpass.ir.sizes import count_bytes, count_nodes
+from narrowpass_ir.sizes import count_bytes, count_nodes
 from narrowpass_report.graph import draw
 from narrowpass_report.summary import summary
 from narrowpass_report.tables import section, table

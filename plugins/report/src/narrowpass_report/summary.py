@@ -9,7 +9,7 @@ from html import escape
 import onnx_ir as ir
 
 from narrowpass.cli.output import format_bytes
-from narrowpass.ir.sizes import count_nodes
+from narrowpass_ir.sizes import count_nodes
 from narrowpass_report.graph import Drawing
 from narrowpass_report.texts import PRECISIONS, dtype_name, precision
 

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError
-from narrowpass.ir.verify import Signature
 from narrowpass.runtime.backend import CompileOptions, Feeds, Outputs, Program
 from narrowpass.runtime.oracle import oracle
 from narrowpass_analysis.metrics import Tolerance, difference
+from narrowpass_ir.verify import Signature
 from narrowpass_testing._feeds import random_feeds
 from narrowpass_testing._text import model_to_text
 

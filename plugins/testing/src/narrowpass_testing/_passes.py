@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from narrowpass import Context, Instrument, Pass, PassResult, Pipeline, Registry, load_plugins
-from narrowpass.ir.verify import fingerprint, verify
+from narrowpass_ir.verify import fingerprint, verify
 from narrowpass_testing._text import model_from_text, model_to_text
 
 

@@ -44,8 +44,8 @@ class Dump(Instrument):
         self._count = 0
 
     def _write(self, label: str, model: ir.Model) -> None:
-        from narrowpass.framework.files import create_folder
-        from narrowpass.ir.io import save_model
+        from narrowpass_ir.files import create_folder
+        from narrowpass_ir.io import save_model
 
         folder = Path(self.dir)
         create_folder(folder)

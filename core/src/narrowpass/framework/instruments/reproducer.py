@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from narrowpass.errors import UsageError
-from narrowpass.framework.documents import parse_json
 from narrowpass.framework.instruments import Instrument
+from narrowpass_ir.documents import parse_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -84,8 +84,8 @@ class Reproducer(Instrument):
         }
 
     def failed(self, pass_: Pass, error: Exception) -> None:  # noqa: D102
-        from narrowpass.framework.files import create_folder
-        from narrowpass.ir.io import save_model
+        from narrowpass_ir.files import create_folder
+        from narrowpass_ir.io import save_model
 
         if self._model is None:
             return

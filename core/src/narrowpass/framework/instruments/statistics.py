@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass.framework.instruments import Instrument
-from narrowpass.ir.sizes import count_bytes, count_nodes
+from narrowpass_ir.sizes import count_bytes, count_nodes
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.movement import DATA_MOVEMENT
+from narrowpass_ir.movement import DATA_MOVEMENT
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import rules

@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 from narrowpass.errors import UsageError
-from narrowpass.framework.arguments import Uncopied
+from narrowpass_ir.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import extension
 
 _MOST = 1024

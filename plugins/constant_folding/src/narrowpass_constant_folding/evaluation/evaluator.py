@@ -10,11 +10,11 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.evaluation.calls import Call
 from narrowpass_constant_folding.evaluation.inference import Inference
 from narrowpass_constant_folding.evaluation.operands import Array, Operand
 from narrowpass_constant_folding.evaluation.undefined import JUDGED, undefined
+from narrowpass_ir.subgraphs import nested_graphs
 from narrowpass_reference import replacement
 
 _MOST_STEPS = 20_000

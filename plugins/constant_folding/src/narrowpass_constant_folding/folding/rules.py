@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 import onnx
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.schemas import Schema, schema_of
 from narrowpass_constant_folding.graphs.scopes import inner_nodes
 from narrowpass_constant_folding.report import Refusal
+from narrowpass_ir.subgraphs import subgraphs
 
 _QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FIRST_TRAINING_MODE_INPUT = 12

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.folding.attempt import Folded, Folder, NotFolded
 from narrowpass_constant_folding.folding.values import Values
 from narrowpass_constant_folding.graphs.constants import (
@@ -29,6 +28,7 @@ from narrowpass_constant_folding.graphs.scopes import (
 from narrowpass_constant_folding.report import Refusal, Report
 from narrowpass_constant_folding.shapes.derived import declared_output
 from narrowpass_constant_folding.shapes.types import Type, merge
+from narrowpass_ir.subgraphs import subgraphs
 
 
 def fold_constants(

@@ -6,9 +6,9 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.evaluation.operands import Operand, tensor_operand
 from narrowpass_constant_folding.graphs.scopes import roots
+from narrowpass_ir.subgraphs import nested_graphs
 
 
 class Values:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.scopes import (
     FIRST_IR_WITH_PLAIN_INITIALIZERS,
     output_positions,
     roots,
 )
+from narrowpass_ir.subgraphs import nested_graphs
 
 
 def constant_of(value: ir.Value) -> ir.TensorProtocol | None:

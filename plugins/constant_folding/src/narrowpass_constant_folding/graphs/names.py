@@ -7,8 +7,8 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs, subgraphs
 from narrowpass_constant_folding.graphs.scopes import roots
+from narrowpass_ir.subgraphs import nested_graphs, subgraphs
 
 
 class Names:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs, subgraphs
+from narrowpass_ir.subgraphs import nested_graphs, subgraphs
 
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
 """Before it, each initializer has to be an input of the graph as well."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.folding.rules import Rules
 from narrowpass_constant_folding.graphs.constants import constant_of
 from narrowpass_constant_folding.graphs.matching import dtype_of
 from narrowpass_constant_folding.graphs.scopes import is_used
 from narrowpass_constant_folding.rewrite import Rewrite
+from narrowpass_ir.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

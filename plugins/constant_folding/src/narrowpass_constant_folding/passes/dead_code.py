@@ -10,13 +10,13 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from narrowpass import Pass, PassResult
-from narrowpass.ir.subgraphs import nested_graphs, subgraphs
 from narrowpass_constant_folding.graphs.scopes import (
     inner_nodes,
     is_used,
     remove_nodes,
     roots,
 )
+from narrowpass_ir.subgraphs import nested_graphs, subgraphs
 
 if TYPE_CHECKING:
     from narrowpass import Context

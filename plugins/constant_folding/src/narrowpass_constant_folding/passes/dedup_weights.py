@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Pass, PassResult
-from narrowpass.ir.io import MappedTensor
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.report import Report
+from narrowpass_ir.io import MappedTensor
+from narrowpass_ir.subgraphs import nested_graphs
 
 if TYPE_CHECKING:
     from narrowpass import Context

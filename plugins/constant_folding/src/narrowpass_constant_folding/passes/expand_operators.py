@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult, matching_nodes
-from narrowpass.ir.upgrading import upgrade
+from narrowpass.errors import PassError, UpgradeError
 from narrowpass_expansion import OPERATORS, OPSET, expand
+from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -50,7 +51,10 @@ class ExpandOperators(Pass):
             if not node.domain and node.op_type == "SimplifiedLayerNormalization":
                 # No operator set has it; the converter would refuse it.
                 node.domain, model.opset_imports[_OURS] = _OURS, 1
-        upgraded, _ = upgrade(model, OPSET)
+        try:
+            upgraded, _ = upgrade(model, OPSET)
+        except UpgradeError as error:
+            raise PassError(str(error)) from error
         for node in upgraded.graph.all_nodes():
             if node.domain == _OURS:
                 node.domain = ""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.graphs.constants import small_array
 from narrowpass_constant_folding.graphs.matching import is_op
 from narrowpass_constant_folding.rewrite import Rewrite
+from narrowpass_ir.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from narrowpass_constant_folding.graphs.scope import Scope

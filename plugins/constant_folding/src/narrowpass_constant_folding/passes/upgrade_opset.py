@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
-from narrowpass.ir.upgrading import upgrade
+from narrowpass.errors import PassError, UpgradeError
+from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -37,7 +38,10 @@ class UpgradeOpset(Pass):
             PassError: a version that this onnx does not know; a model with functions, which the
                 converter would drop; an operator that it cannot convert.
         """
-        upgraded, changed = upgrade(model, self.to)
+        try:
+            upgraded, changed = upgrade(model, self.to)
+        except UpgradeError as error:
+            raise PassError(str(error)) from error
         if upgraded is model:
             return PassResult(model, False)
         ctx.counters["nodes"] = len(changed)

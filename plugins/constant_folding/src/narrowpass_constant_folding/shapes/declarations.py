@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs
 from narrowpass_constant_folding.graphs.scopes import roots
+from narrowpass_ir.subgraphs import nested_graphs
 
 
 class _Declared(NamedTuple):

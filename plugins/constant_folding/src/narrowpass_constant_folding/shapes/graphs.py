@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_constant_folding.graphs.matching import attribute
 from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Refusal, Report
@@ -15,6 +14,7 @@ from narrowpass_constant_folding.shapes.calls import Calls
 from narrowpass_constant_folding.shapes.operators import InferenceError, Operators
 from narrowpass_constant_folding.shapes.types import UNKNOWN, Type, common, merge, type_of
 from narrowpass_constant_folding.shapes.values import ShapeValues
+from narrowpass_ir.subgraphs import subgraphs
 
 _FIRST_SCAN_WITHOUT_BATCH = 9
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_ir.constants import constant_tensor
 
 # FP4: a sign, two bits of exponent and one of mantissa, over the greatest of its numbers, 12;
 # NF4: quantiles of a normal distribution (Dettmers et al., QLoRA, 2023, appendix E).

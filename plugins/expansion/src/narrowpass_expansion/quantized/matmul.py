@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.framework.classify import ACTIVATIONS
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.io import ViewedTensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.io import ViewedTensor
 
 _KINDS = {2: ir.DataType.UINT2, 4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
 

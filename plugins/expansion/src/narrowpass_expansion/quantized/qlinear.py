@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_ir.constants import constant_tensor
 
 Write = Callable[[Emitter], Sequence[ir.Value]]
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.framework.classify import ACTIVATIONS
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_ir.constants import constant_tensor
 
 _INPUTS = 8
 """Inputs of LSTM, which come before scales and zero points."""

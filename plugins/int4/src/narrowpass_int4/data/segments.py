@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from narrowpass import Samples
 from narrowpass.errors import DataError, PassError
-from narrowpass.ir.subgraphs import subgraphs
 from narrowpass_analysis.values import run_on_samples
+from narrowpass_ir.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from narrowpass import Backend

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
 from narrowpass_int4.matrices import Matrix, drop_unread, unique
 from narrowpass_int4.storage.packing import Packed
 from narrowpass_int4.storage.spool import Buffer
+from narrowpass_ir.constants import constant_tensor
 
 MICROSOFT = "com.microsoft"
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import DataError
-from narrowpass.ir.io import MappedTensor, elements
+from narrowpass_ir.io import MappedTensor, elements
 
 Array = np.ndarray[Any, Any]
 

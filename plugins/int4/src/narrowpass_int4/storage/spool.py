@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import PassError
-from narrowpass.ir.io import MappedFile, MappedTensor
+from narrowpass_ir.io import MappedFile, MappedTensor
 
 Array = np.ndarray[Any, Any]
 

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
-from narrowpass.ir.inference import infer
+from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.inference import infer
 from narrowpass_planning.branches.inlining import branches, names_of, take_out, unique
 from narrowpass_planning.graph.facts import Array, Facts
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, Op

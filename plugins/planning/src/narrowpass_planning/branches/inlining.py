@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import nested_graphs
+from narrowpass_ir.subgraphs import nested_graphs
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import math
 
 import onnx_ir as ir
 
-from narrowpass.ir.inference import infer
-from narrowpass.ir.subgraphs import subgraphs
+from narrowpass_ir.inference import infer
+from narrowpass_ir.subgraphs import subgraphs
 from narrowpass_planning.branches.inlining import branches, names_of, take_out
 
 _CHEAP = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.constants import constant_tensor
+from narrowpass_ir.constants import constant_tensor
 from narrowpass_planning.graph.blocked import blocks_of, derive_blocks
 from narrowpass_planning.graph.computed import derive_computed
 from narrowpass_planning.graph.facts import NARROW, Array, Facts

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.io import MappedTensor, ViewedTensor
+from narrowpass_ir.io import MappedTensor, ViewedTensor
 from narrowpass_planning.weights.names import identity_of
 from narrowpass_planning.weights.weight import Weight
 

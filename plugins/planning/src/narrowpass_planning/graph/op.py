@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
+from narrowpass_ir.subgraphs import subgraphs
 
 OUR_DOMAIN = "narrowpass.planning"
 """Of nodes that only the planner writes."""

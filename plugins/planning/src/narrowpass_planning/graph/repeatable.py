@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from narrowpass.ir.subgraphs import subgraphs
+from narrowpass_ir.subgraphs import subgraphs
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
 

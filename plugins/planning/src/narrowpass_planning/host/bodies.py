@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.ir.inference import infer
 from narrowpass.runtime.backend import NodePlan
+from narrowpass_ir.inference import infer
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import captured
 from narrowpass_planning.plan.bound import BoundPartition

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass.framework.arguments import Uncopied
+from narrowpass_ir.arguments import Uncopied
 from narrowpass_planning.memory.allocator import Array, allocate_bytes, current_allocator
 
 

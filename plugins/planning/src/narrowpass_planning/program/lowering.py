@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import onnx_ir as ir
 
-from narrowpass.ir.inference import infer
+from narrowpass_ir.inference import infer
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.partitioner.assignment import Assignment, OpT

@@ -11,9 +11,6 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError, UsageError
-from narrowpass.framework.arguments import count_of
-from narrowpass.ir.subgraphs import inline_functions, subgraphs
-from narrowpass.ir.verify import Signature
 from narrowpass.runtime.backend import (
     CompileOptions,
     Feeds,
@@ -30,6 +27,9 @@ from narrowpass.runtime.requests import (
     choose_outputs,
     write_outputs,
 )
+from narrowpass_ir.arguments import count_of
+from narrowpass_ir.subgraphs import inline_functions, subgraphs
+from narrowpass_ir.verify import Signature
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode
 from narrowpass_planning.memory.workspace import Workspace

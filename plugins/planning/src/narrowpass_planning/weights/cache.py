@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from narrowpass.framework.arguments import Uncopied
+from narrowpass_ir.arguments import Uncopied
 from narrowpass_planning.memory.allocator import Allocator, current_allocator
 from narrowpass_planning.weights.session import Session
 from narrowpass_planning.weights.store import ArrayStore, BlockStore, OpenBlocks

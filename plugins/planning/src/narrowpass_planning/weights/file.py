@@ -44,8 +44,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from narrowpass.errors import ModelError
-from narrowpass.framework.documents import parse_json
-from narrowpass.ir.io import MappedFile
+from narrowpass_ir.documents import parse_json
+from narrowpass_ir.io import MappedFile
 from narrowpass_planning.weights.entry import ALIGNMENT, Entry
 from narrowpass_planning.weights.packer import Packer, UnusableError
 from narrowpass_planning.weights.store import OWN_ALGORITHM

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from narrowpass.ir.io import MappedTensor
-from narrowpass.ir.subgraphs import nested_graphs
+from narrowpass_ir.io import MappedTensor
+from narrowpass_ir.subgraphs import nested_graphs
 from narrowpass_planning.weights.weight import digest
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from narrowpass.framework.files import sync, sync_folder
+from narrowpass_ir.files import sync, sync_folder
 
 _PATTERN = ".packed-*.tmp"
 _MODE = 0o644  # less the umask: others never write

@@ -18,8 +18,8 @@ from narrowpass import (
     Program,
     Reject,
 )
-from narrowpass.ir.movement import DATA_MOVEMENT
 from narrowpass.runtime.quantization import PerTokenQuantization, QuantizationSpec
+from narrowpass_ir.movement import DATA_MOVEMENT
 from narrowpass_planning.plan import OneThread
 from narrowpass_planning.program import PlannedProgram, supports
 from numpy_backend.lowering import NumpyClassifier, NumpyLowering

@@ -1,0 +1,98 @@
+"""Writing files so that a reader finds the old one whole or the new one whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from narrowpass_ir.errors import OutputError, UsageError
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder, and those above it, where they are missing.
+
+    Raises:
+        OutputError: something else is there, or the file system refuses.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: the folder cannot be created: {error.strerror}; choose another place"
+        ) from error
+
+
+@contextlib.contextmanager
+def replacing_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write; it takes the place of `path` where the block ends.
+
+    Where the block raises, it is deleted and what was at `path` stays.
+
+    Raises:
+        UsageError: `path` is a folder or a device, or the folder around it does not exist.
+        OutputError: the file system refuses to write.
+    """
+    if os.path.isdir(path):  # noqa: PTH112  # pathlib's raises where a name is too long
+        raise UsageError(f"{path}: is a folder; pass the name of a file to write")
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+        raise UsageError(f"{path}: is not a regular file; pass the name of a file to write")
+    if not os.path.isdir(path.parent):  # noqa: PTH112
+        raise UsageError(f"{path}: the folder {path.parent} does not exist; create it first")
+    try:
+        with temporary(path) as (file, name):
+            yield file
+            sync(file)
+            name.replace(path)
+            sync_folder(path.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"{path}: cannot be written: {reason}; free space there, or choose another place"
+        ) from error
+
+
+@contextlib.contextmanager
+def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Open a new file beside `target`; it is deleted at the end unless it was renamed.
+
+    Yields:
+        The file, open for writing, and its path.
+    """
+    name = target.parent / f".narrowpass-{secrets.token_hex(8)}.tmp"
+    # Not tempfile: its files are for the owner only, whatever the umask says.
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file, name
+    finally:
+        name.unlink(missing_ok=True)
+
+
+def sync(file: BinaryIO) -> None:
+    """Put what was written on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the file system can."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file and put it on the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        sync(file)

@@ -1,0 +1,149 @@
+"""Where the external data of a model lies, and whether it may be read."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import onnx
+
+from narrowpass_ir.errors import ModelError
+from narrowpass_ir.io._inline import element_type
+from narrowpass_ir.io._walk import proto_tensors
+from narrowpass_ir.io.mapped import serialized_size
+from narrowpass_ir.io.mapped_file import MappedFile
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that git-lfs left in place of the real one."""
+
+_MAX_OFFSET = 2**63 - 1
+
+
+def open_external(proto: onnx.ModelProto, path: str) -> dict[str, MappedFile]:
+    """Open every data file of a model, once each.
+
+    Entries other than ``location``, ``offset`` and ``length`` are removed from `proto`.
+
+    Returns:
+        The files by location, as the tensors write it.
+
+    Raises:
+        ModelError: a file that is missing, cut short, or not the model's own; the message
+            names the tensor and the file.
+    """
+    files: dict[str, MappedFile] = {}
+    for owner, tensor in proto_tensors(proto):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        what = f"{path}: {owner}"
+        entries = {entry.key: _text(entry.value, what) for entry in tensor.external_data}
+        location = entries.get("location", "")
+        if location not in files:
+            files[location] = _open(location, path, what)
+        _check_range(tensor, entries, files[location], what)
+        kept = [(key, entries[key]) for key in ("location", "offset", "length") if key in entries]
+        del tensor.external_data[:]
+        for key, value in kept:
+            tensor.external_data.add(key=key, value=value)
+    return files
+
+
+def _text(value: object, what: str) -> str:
+    # protobuf returns bytes for text that is not UTF-8.
+    if isinstance(value, str):
+        return value
+    raise ModelError(
+        f"{what}: its external data has {str(value)[:80]}, which is not UTF-8 text; rename the "
+        "data file, or export the model again"
+    )
+
+
+def _check_range(
+    tensor: onnx.TensorProto, entries: dict[str, str], file: MappedFile, what: str
+) -> None:
+    dtype = element_type(tensor, what)
+    if dtype.is_string():
+        raise ModelError(
+            f"{what}: strings cannot be stored outside the model file; export it again with this "
+            "tensor inside"
+        )
+    needed = serialized_size(dtype, tensor.dims)
+    offset = _number(entries.get("offset", "0"), "offset", what)
+    length = _number(entries.get("length", str(needed)), "length", what)
+    if length != needed:
+        raise ModelError(
+            f"{what}: its external data is {length} bytes, but {dtype.name.lower()}"
+            f"{list(tensor.dims)} takes {needed}; the model is damaged, fetch or export it again"
+        )
+    if offset + length > file.size:
+        raise ModelError(
+            f"{what}: needs bytes {offset} to {offset + length} of {file.name}, but that file has "
+            f"{file.size}; it is cut short or belongs to another model, fetch it again"
+        )
+
+
+def _number(text: str, key: str, what: str) -> int:
+    # int() would also take signs, blanks, underscores and the digits of other scripts.
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > _MAX_OFFSET:
+        raise ModelError(
+            f"{what}: the {key} of its external data is {text[:40]!r}, not a number of bytes; "
+            "the model is damaged, fetch or export it again"
+        )
+    return int(text)
+
+
+def _open(location: str, path: str, what: str) -> MappedFile:
+    real = _resolve(location, path, what)
+    shown = str(Path(path).parent / location)
+    try:
+        status = real.stat()
+    except OSError as error:
+        raise ModelError(
+            f"{what}: its data file {shown} cannot be read: {error.strerror}"
+        ) from error
+    # Before the open: opening a device or a FIFO may already have effects.
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(
+            f"{what}: its external data {shown} is not a regular file; put the data file there"
+        )
+    file = MappedFile(real, shown)
+    if file.size < 1024 and file.read(0, file.size).startswith(LFS_POINTER):
+        raise ModelError(
+            f"{what}: its data file {shown} is a git-lfs pointer, not the data; run `git lfs pull`"
+        )
+    return file
+
+
+def _resolve(location: str, path: str, what: str) -> Path:
+    """Return the real path of a data file that belongs to the model."""
+    if not location:
+        raise ModelError(f"{what}: its external data names no file ; export it again")
+    if "\0" in location:
+        raise ModelError(f"{what}: its external data names {location!r}, which is no file name")
+    relative = Path(location)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise ModelError(
+            f"{what}: its external data is {location!r}; only files in the model's own folder are "
+            "read, so move the data there and write its location relative to the model"
+        )
+    model = Path(path)
+    data = model.parent / relative
+    try:
+        real = data.resolve(strict=True)
+    except FileNotFoundError:
+        hint = (
+            " (the model is a link: is the data beside its target?)" if model.is_symlink() else ""
+        )
+        raise ModelError(
+            f"{what}: its data file {data} does not exist{hint}; put it beside the model"
+        ) from None
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"{what}: its data file {data} cannot be read: {error}") from error
+    # A hub's cache has links to one folder of blobs, named by hash, in place of both files.
+    inside = real.is_relative_to(model.parent.resolve())
+    if not inside and real.parent != model.resolve().parent:
+        raise ModelError(
+            f"{what}: its data file {data} is a link that leaves the model's folder, to {real}; "
+            "put the data itself there"
+        )
+    return real

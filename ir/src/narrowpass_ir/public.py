@@ -1,0 +1,26 @@
+"""The modules of this library that programs may import.
+
+What is in no module of this list may change with any version. A name that begins with an
+underscore is internal wherever it stands.
+"""
+
+from __future__ import annotations
+
+PUBLIC_MODULES = (
+    "narrowpass_ir.arguments",
+    "narrowpass_ir.attributes",
+    "narrowpass_ir.constants",
+    "narrowpass_ir.documents",
+    "narrowpass_ir.errors",
+    "narrowpass_ir.files",
+    "narrowpass_ir.inference",
+    "narrowpass_ir.io",
+    "narrowpass_ir.io.steps",
+    "narrowpass_ir.movement",
+    "narrowpass_ir.public",
+    "narrowpass_ir.sizes",
+    "narrowpass_ir.subgraphs",
+    "narrowpass_ir.upgrading",
+    "narrowpass_ir.verify",
+)
+"""Dotted names, sorted."""
