@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import os
 import re
@@ -110,6 +111,38 @@ def test_plugin_declares_its_narrowpass(file: Path) -> None:
     # A library registers nothing.
     registers = "narrowpass" in about.get("entry-points", {})
     assert registers == (about["name"] not in LIBRARIES)
+
+
+@projects
+def test_distribution_requires_those_that_it_imports(file: Path) -> None:
+    """An import of another distribution of this repository is a requirement of its own."""
+    about = project(file)
+    required = {re.split(r"[^\w-]", text)[0] for text in about["dependencies"]}
+    imported = set()
+    for source in (file.parent / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported.update(name.name.partition(".")[0] for name in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    ours = {name.replace("_", "-") for name in imported if name.startswith("narrowpass")}
+    assert ours - {about["name"]} <= required
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])
+def test_install_commands_name_all_that_is_required(page: str) -> None:
+    """None of our distributions is asked of an index, where another may have the name."""
+    about = {project(file)["name"]: file for file in PROJECTS}
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        folders = {folder.removeprefix("./") for folder in re.findall(r"\./[\w/]+", line)}
+        if "pip install" not in line or not folders:
+            continue
+        named = {file for file in PROJECTS if str(file.parent.relative_to(ROOT)) in folders}
+        assert len(named) == len([folder for folder in folders if not folder.startswith(".")])
+        for file in named:
+            for text in project(file)["dependencies"]:
+                name = re.split(r"[^\w-]", text)[0]
+                assert name not in about or about[name] in named, f"{page}: {name}"
 
 
 def test_hello_is_short() -> None:
