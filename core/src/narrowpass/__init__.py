@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         Program,
         Reject,
     )
+    from narrowpass.state.session import Session
+    from narrowpass.state.state import State
     from narrowpass_ir.io import load_model, save_model
 
 _HOME = {
@@ -73,6 +75,8 @@ _HOME = {
     "narrowpass.framework.passes": ("Pass", "PassResult"),
     "narrowpass.framework.pipeline": ("Pipeline",),
     "narrowpass.framework.reports": ("ReportWriter",),
+    "narrowpass.state.session": ("Session",),
+    "narrowpass.state.state": ("State",),
     "narrowpass.framework.plugins": (
         "PluginInfo",
         "Plugins",
@@ -111,6 +115,8 @@ __all__ = [
     "Reject",
     "ReportWriter",
     "Samples",
+    "Session",
+    "State",
     "build",
     "choose_classifiers",
     "classifier_of",

@@ -21,6 +21,7 @@ from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.pipeline import Pipeline, PipelineLike
 from narrowpass.framework.plugins import Plugins, Registry, installed_plugins
 from narrowpass.runtime.backend import CompileOptions, Program, compile_bundle, verify_structure
+from narrowpass.state.state import State
 from narrowpass_ir.arguments import flag_of, instance_of, kind_of, names_of, path_of
 from narrowpass_ir.io import MappedTensor, load_model, load_proto, save_model
 
@@ -61,6 +62,7 @@ def build(
     verify: bool = True,
     plugins: Plugins | None = None,
     progress: Progress | None = None,
+    states: Sequence[str | State] | None = None,
 ) -> Bundle:
     """Run a pipeline on models and build a bundle of them.
 
@@ -79,6 +81,8 @@ def build(
         verify: whether the model's structure is checked after each pass that changed it.
         plugins: the plugins to use; None for the installed ones.
         progress: called while weights are written.
+        states: what sessions keep between runs: `State`, or its text ``INPUT=OUTPUT@AXIS``; None
+            to find KV caches and hidden states in the models.
 
     Returns:
         The bundle. After writing to a folder it is the one in memory, not read back.
@@ -123,12 +127,24 @@ def build(
         pipeline=str(chosen),
         plugins=_versions(chosen, registry),
         reports=_reports(recorders),
+        states=None if states is None else [_state(item) for item in states],
     )
     if plain and out is not None:
         save_model(next(iter(methods.values())), out)
     elif out is not None:
         bundle.save(out, progress=progress)
     return bundle
+
+
+def _state(given: object) -> State:
+    state: State = (
+        State.parse(given)
+        if isinstance(given, str)
+        else instance_of(
+            given, State, "a state", "a narrowpass.State or its text INPUT=OUTPUT@AXIS"
+        )
+    )
+    return state
 
 
 def _open(source: ModelLike) -> ir.Model:

@@ -32,5 +32,8 @@ PUBLIC_MODULES = (
     "narrowpass.runtime.oracle",
     "narrowpass.runtime.quantization",
     "narrowpass.runtime.requests",
+    "narrowpass.state.plain",
+    "narrowpass.state.session",
+    "narrowpass.state.state",
 )
 """Dotted names, sorted."""

@@ -81,3 +81,36 @@ int np_cached_attention(const void *params, const void *const *inputs, void *out
   np_parallel_for(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
   return 0;
 }
+
+/* The rows of a KV cache before a run, or -1 where the new ones do not fit. It may lie where others
+ * write meanwhile: it is read once, and what was read checked. */
+static int64_t length_of(const void *length, size_t capacity, size_t new_rows) {
+  const int64_t found = *(const volatile int64_t *)length;
+  return found >= 0 && new_rows <= capacity && found <= (int64_t)(capacity - new_rows) ? found : -1;
+}
+
+int np_appended_attention(const void *params, const void *const *inputs, void *out,
+                          void *workspace, np_workers *workers) {
+  const struct np_appended_attention_params *a = params;
+  struct np_cached_attention_params cached = {.attention = a->attention};
+  struct np_attention_params *p = &cached.attention;
+  const int64_t length = length_of(inputs[a->length_input], p->keys, a->new_rows);
+  if (length < 0) return NP_STATUS_INDEX;
+  p->keys = (size_t)length + a->new_rows;
+  if (p->keys == 0) return NP_STATUS_INDEX;
+  for (int i = 0; i < 4 && a->mask_rows; i++) p->mask_strides[i] *= (ptrdiff_t)p->keys;
+  if (!a->at_once) return np_attention(p, inputs, out, workspace, workers);
+  /* All rows are cached ones, which lie where they belong. */
+  cached.past = p->keys;
+  for (int i = 0; i < 3; i++) {
+    cached.k_strides[i] = p->k_strides[i];
+    cached.v_strides[i] = p->v_strides[i];
+  }
+  np_attention_job task = job_of(p, inputs, out, workspace);
+  task.cached = &cached;
+  task.past_k = task.k;
+  task.past_v = task.v;
+  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 ? NULL : workers;
+  np_parallel_for(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
+  return 0;
+}

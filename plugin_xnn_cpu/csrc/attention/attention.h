@@ -57,3 +57,15 @@ struct np_cached_attention_params {
   int32_t at_once;
   int32_t streamed;
 };
+
+/* Attention over the rows that a KV cache of `attention.keys` rows has so far: the number of rows
+ * before this run, an int64 operand, and `new_rows` that this run has written behind them. The
+ * strides of keys and values are those of the whole cache. A mask has a column for each row that
+ * there is, or one column; where it has more, its other strides are in rows of the mask. */
+struct np_appended_attention_params {
+  struct np_attention_params attention;
+  size_t length_input; /* of the number of rows */
+  size_t new_rows;
+  int32_t mask_rows; /* whether the mask's strides are in rows */
+  int32_t at_once;   /* whether few query rows read keys and values once, in blocks */
+};

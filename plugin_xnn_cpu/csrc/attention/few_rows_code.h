@@ -61,10 +61,11 @@ NP_INLINE void attend_row(const np_attention_job *task, const float *q, const fl
   divide(out, sum, out, p->values);
 }
 
-/* Copy a block of a cache. What lies PREFETCH_BYTES behind it is prefetched on the way: requests
+/* Copy a block of a cache, unless it lies where it belongs. What lies PREFETCH_BYTES behind it is prefetched on the way: requests
  * for all of it at once would wait for each other. */
 NP_INLINE void copy_block(const float *from, float *to, size_t count, int streamed) {
   size_t i = 0;
+  if (from == to) return;
   if (!streamed) {
     memcpy(to, from, count * sizeof *to);
     return;

@@ -158,6 +158,15 @@ def test_layer_norm(name):
     assert kernels_of(check(model, feeds), feeds) == ["layer-norm"]
 
 
+@pytest.mark.parametrize("forms", [LAYER_NORMS, RMS_NORMS], ids=["layer", "rms"])
+def test_the_rows_of_a_token_are_one_row(forms):
+    """Rows and scale then have shapes that are alike."""
+    for body in forms.values():
+        model = model_of(body, "float[1, 1, 24] x", "float[1, 1, 24] y")
+        model, feeds = without_identity(model), feeds_of("x", b=1, n=1)
+        assert kernels_of(check(model, feeds), feeds) == ["layer-norm"], body
+
+
 @pytest.mark.parametrize("name", RMS_NORMS)
 def test_rms_norm(name):
     model, feeds = without_identity(model_of(RMS_NORMS[name])), feeds_of("x")

@@ -13,10 +13,12 @@ import onnx_ir as ir
 
 from narrowpass.bundle import _load, _save, publish, safetensors
 from narrowpass.bundle._plan import Plan, create_plan
-from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest
+from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, StateInfo
 from narrowpass.bundle.report import Report
 from narrowpass.errors import NarrowpassError, UsageError
 from narrowpass.framework.garbage import pause_collection
+from narrowpass.state.finding import check_states, find_states
+from narrowpass.state.state import State
 from narrowpass_ir.arguments import Uncopied, count_of, instance_of, kind_of
 from narrowpass_ir.files import write_file
 from narrowpass_ir.io import check_file
@@ -57,9 +59,11 @@ class Bundle(Uncopied):
         pipeline: the text of the pipeline that built them.
         plugins: version by distribution, of the plugins that ran.
         reports: what the passes decided, in their order.
+        states: what a session keeps between runs; None to find them, see `find_states`.
 
     Raises:
-        UsageError: no method, or a method name that cannot be a file name everywhere.
+        UsageError: no method, a method name that cannot be a file name everywhere, or a state
+            that no method has.
     """
 
     _instead = (
@@ -69,7 +73,11 @@ class Bundle(Uncopied):
 
     def __copy__(self) -> Bundle:
         copied = Bundle(
-            self.methods, pipeline=self.pipeline, plugins=self.plugins, reports=self.reports
+            self.methods,
+            pipeline=self.pipeline,
+            plugins=self.plugins,
+            reports=self.reports,
+            states=self.states,
         )
         copied.__dict__.update(self.__dict__)
         return copied
@@ -81,6 +89,7 @@ class Bundle(Uncopied):
         pipeline: str = "",
         plugins: Mapping[str, str] = MappingProxyType({}),
         reports: Sequence[Report] = (),
+        states: Sequence[State] | None = None,
     ) -> None:
         instance_of(methods, Mapping, "the methods of a bundle", "a dict of models by name")
         check_method_names(methods)
@@ -90,6 +99,7 @@ class Bundle(Uncopied):
         self.pipeline = pipeline
         self.plugins: Mapping[str, str] = MappingProxyType(dict(plugins))
         self.reports = tuple(reports)
+        self.states = find_states(methods) if states is None else check_states(states, methods)
         self.manifest: Manifest | None = None
 
     @classmethod
@@ -110,6 +120,7 @@ class Bundle(Uncopied):
             pipeline=loaded.manifest.pipeline,
             plugins=loaded.manifest.plugins,
             reports=loaded.reports,
+            states=[State(s.input, s.output, s.axis) for s in loaded.manifest.states],
         )
         bundle.manifest = loaded.manifest
         bundle.__dict__["_plan"] = loaded.plan
@@ -201,6 +212,7 @@ class Bundle(Uncopied):
                 _save.weights_info(layout),
                 _save.tensor_infos(plan, layout, hashes),
                 tuple(_save.write_reports(folder, self.reports)),
+                tuple(StateInfo(s.input, s.output, s.axis) for s in self.states),
             )
             write_file(folder / MANIFEST, manifest.to_json().encode())
 

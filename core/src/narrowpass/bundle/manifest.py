@@ -94,6 +94,21 @@ class MethodInfo:
 
 
 @dataclass(frozen=True)
+class StateInfo:
+    """A pair of an input and an output whose value a session keeps between runs.
+
+    Attributes:
+        input: name of the input.
+        output: name of the output.
+        axis: the axis that each run appends rows to; None where the shape stays.
+    """
+
+    input: str
+    output: str
+    axis: int | None
+
+
+@dataclass(frozen=True)
 class WeightsInfo:
     """The weights file: its length, and its header (with the length field), which is hashed."""
 
@@ -133,6 +148,7 @@ class Manifest:
         weights: the weights file.
         tensors: by data key.
         reports: the files of reports, in the order of the passes.
+        states: what sessions keep between runs; empty in bundles written before there were any.
     """
 
     pipeline: str
@@ -141,6 +157,7 @@ class Manifest:
     weights: WeightsInfo
     tensors: Mapping[str, TensorInfo]
     reports: tuple[FileInfo, ...]
+    states: tuple[StateInfo, ...]
 
     def to_json(self) -> str:
         """Return the text of ``manifest.json``: the same text for the same manifest.
@@ -174,6 +191,7 @@ class Manifest:
         del raw["format"]
         # Not compared: a manifest that somebody edited is for `verify` to find.
         raw.pop("sha256", None)
+        raw.setdefault("states", [])
         manifest: Manifest = _convert(raw, cls, "the manifest")
         return manifest
 

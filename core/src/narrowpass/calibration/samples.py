@@ -20,7 +20,7 @@ from narrowpass.framework.boundary import translate_errors
 from narrowpass_ir.arguments import path_of
 
 if TYPE_CHECKING:
-    from narrowpass.runtime.program import Feeds
+    from narrowpass.runtime.arrays import Feeds
 
 READ_ERRORS = (
     EOFError,

@@ -162,6 +162,14 @@ def watch_options(function: Callable[..., None]) -> Callable[..., None]:
     metavar="OUT.html",
     help="Draw the graph, and what each pass decided, as a web page.",
 )
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="IN=OUT[@AXIS]",
+    help="An input that a session feeds with an output of the run before, and the axis that runs "
+    "append rows to; may be repeated.  [default: found in the models]",
+)
 @click.option("--no-verify", is_flag=True, help="Do not check the model after each pass.")
 @watch_options
 @json_option
@@ -174,6 +182,7 @@ def build(
     target: str | None,
     calibration: str | None,
     report: str | None,
+    states: tuple[str, ...],
     no_verify: bool,
     as_json: bool,
     **watch: Any,
@@ -184,8 +193,8 @@ def build(
     of one bundle, which share their weights.
 
     The JSON document has the keys output, format (bundle or onnx), bytes (on disk), target,
-    pipeline, report, methods (by name: source, nodes and weight_bytes, each with before and
-    after) and passes (pass, method, modified, seconds, counters, summary).
+    pipeline, report, states (as text), methods (by name: source, nodes and weight_bytes, each with
+    before and after) and passes (pass, method, modified, seconds, counters, summary).
     """
     from narrowpass.cli._summary import Summary
     from narrowpass.driver import build as run_build
@@ -213,6 +222,7 @@ def build(
                 verify=not no_verify,
                 plugins=state.plugins,
                 progress=lambda done, total: show("writing weights", done, total),
+                states=states or None,
             )
         except NarrowpassError as error:
             raise _with_hint(error, summary, watching.reproducer) from error.__cause__
@@ -225,6 +235,7 @@ def build(
         "target": chosen,
         "pipeline": text,
         "report": report,
+        "states": [str(state) for state in bundle.states],
         "methods": summary.methods(bundle, named),
         "passes": [row.to_json() for row in summary.rows],
     }

@@ -13,8 +13,9 @@ from narrowpass.framework.boundary import translate_errors
 from narrowpass.framework.garbage import pause_collection
 from narrowpass.framework.option_values import check_values
 from narrowpass.framework.options import format_options
+from narrowpass.runtime.arrays import Feeds, Outputs
 from narrowpass.runtime.guards import COMMON, guard, of_type
-from narrowpass.runtime.program import Feeds, NodePlan, NodeTime, Outputs, Program, check_meters
+from narrowpass.runtime.program import NodePlan, NodeTime, Program, check_meters
 from narrowpass_ir.arguments import count_of, flag_of, names_of, path_of
 
 if TYPE_CHECKING:
@@ -314,6 +315,7 @@ def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) ->
         verify_structure(model, f"method {name!r}")
     with pause_collection():
         program = backend.compile(bundle, options)
+    program.states = bundle.states
     if not options.require_native:
         return program
     with translate_errors(f"backend {backend.name!r} failed in explain", BackendError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -57,6 +57,10 @@ class FeedChecker:
                 for value in graph.inputs
             ),
         )
+
+    def without(self, names: Collection[str]) -> Self:
+        """Return the checker of the other inputs: something else feeds these."""
+        return replace(self, inputs=tuple(s for s in self.inputs if s.name not in names))
 
     def check(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check that `feeds` can be run.

@@ -8,19 +8,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import UsageError
+from narrowpass.runtime.arrays import Feeds, Outputs
+from narrowpass.state.plain import PlainSession
 from narrowpass_ir.arguments import Uncopied, kind_of
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    import numpy as np
-
     from narrowpass.runtime.meters import Meter
+    from narrowpass.state.session import Session
+    from narrowpass.state.state import State
     from narrowpass_ir.verify import Signature, ValueSpec
-
-Feeds = Mapping[str, "np.ndarray[Any, Any]"]
-Outputs = dict[str, "np.ndarray[Any, Any]"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,33 @@ class Program(Uncopied, abc.ABC):
     _instead = (
         "threads may share it, and another process calls narrowpass.load with the bundle's path"
     )
+
+    states: tuple[State, ...] = ()
+    """What a session keeps between runs: the states of the bundle, such as KV caches."""
+
+    def session(self) -> Session:
+        """Return a session that keeps the program's state between runs, empty at first.
+
+        Several sessions of one program share its weights. A backend that can append to caches in
+        place overrides it; this one feeds each run the states that the last one returned.
+
+        Raises:
+            UsageError: the bundle has no state, or the program is closed.
+        """
+        self.check_states()
+        return PlainSession(self, self.states)
+
+    def check_states(self) -> None:
+        """Check that there is state for a session to keep.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not self.states:
+            raise UsageError(
+                "the bundle has no state: no output of a method is found to be an input of the "
+                "next run; name the pairs: narrowpass build --state INPUT=OUTPUT@AXIS"
+            )
 
     @property
     @abc.abstractmethod

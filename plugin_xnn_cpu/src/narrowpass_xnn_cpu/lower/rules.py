@@ -8,7 +8,8 @@ from narrowpass.errors import AttributesError, BackendError, SchemaError
 from narrowpass_expansion import expand
 from narrowpass_ir.attributes import check_attributes
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_xnn_cpu.lower.attention import attention, kv_cache, rotary
+from narrowpass_planning.state.appending import APPEND_ROWS, DOMAIN
+from narrowpass_xnn_cpu.lower.attention import appended, attention, kv_cache, rotary
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv import convolution, pooling, resize
 from narrowpass_xnn_cpu.lower.elementwise import (
@@ -39,6 +40,7 @@ from narrowpass_xnn_cpu.lower.trees import lowering
 
 RULES: tuple[Rule, ...] = (
     *activation.RULES,
+    *appended.RULES,
     *attention.RULES,
     *kv_cache.RULES,
     *cast.RULES,
@@ -77,7 +79,7 @@ RULES: tuple[Rule, ...] = (
 
 BY_KIND = {rule.kind: rule for rule in RULES}
 
-NATIVE = frozenset({("", "TensorScatter")})
+NATIVE = frozenset({("", "TensorScatter"), (DOMAIN, APPEND_ROWS)})
 """Operators, by domain and type, that are lowered directly and not expanded before."""
 
 

@@ -9,6 +9,7 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.lowering import Source
 from narrowpass_xnn_cpu.lower import rules
+from narrowpass_xnn_cpu.lower.attention.appended import check_readers
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.int8.offsets import store_with_offsets
 from narrowpass_xnn_cpu.lower.op import Op
@@ -42,7 +43,9 @@ class UnitLowering:
                 continue
             rules.lower(item, builder)
             builder.observe(item.outputs)
-        return builder, store_with_offsets(builder.finish(self._source.outputs))
+        partition = builder.finish(self._source.outputs)
+        check_readers(partition)
+        return builder, store_with_offsets(partition)
 
     def pack(self) -> Partition:
         """Lower and pack the operations; those whose constants do not fit int8 kernels in float32.

@@ -47,6 +47,14 @@ class Computation(Record, abc.ABC):
         """Return the names of values computed from shapes that `size` reads."""
         return ()
 
+    def elastic(self) -> tuple[int, ...]:
+        """Return the indices of operands with a column for each row of a state; see `Step`."""
+        return ()
+
+    def appended(self) -> tuple[int, int, int] | None:
+        """Return the operand with new rows, and their axis in it and in the cache; see `Step`."""
+        return None
+
     def reuse_key(self) -> Hashable:
         """Return a key: for equal keys and operand shapes, `size` returns equal results.
 

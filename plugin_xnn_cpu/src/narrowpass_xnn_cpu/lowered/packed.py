@@ -33,6 +33,7 @@ class PackedStep(Step, PackedOp):
             self.precision = f"{self.precision or 'float32'}: {op.note}"
         self.in_place = [n for n in computation.in_place() if n < len(op.operands)]
         self.values = computation.shape_values()
+        self.elastic, self.appended = computation.elastic(), computation.appended()
 
     @property
     def alike(self) -> Hashable:

@@ -158,11 +158,43 @@ def cached_attention(
     return params
 
 
-def _at_once(attention: Any, most_rows: int) -> bool:
-    """Return whether a thread can copy and attend a whole head: one part, own and dense K and V."""
+def appended_attention(
+    attention: Any, length_input: int, new_rows: int, capacity: int, *, columns: bool
+) -> Any:
+    """Return the parameters of ``NP_APPENDED_ATTENTION``.
+
+    Args:
+        attention: parameters of ``NP_ATTENTION`` over the whole caches.
+        length_input: index of the number of rows before the run among the inputs.
+        new_rows: rows that the run appends.
+        capacity: rows of the caches.
+        columns: whether the mask has a column for each row.
+    """
+    params = calls.parameters("NP_APPENDED_ATTENTION")
+    params.attention = attention[0]
+    params.length_input, params.new_rows = length_input, new_rows
+    params.at_once = _few_rows(attention, extension().lib.NP_ATTENTION_CACHE_ROWS)
+    params.mask_rows = columns
+    if columns:
+        strides = params.attention.mask_strides
+        for axis in range(4):
+            strides[axis] //= capacity
+        # Also where the buffer has one row.
+        strides[4] = 1
+    return params
+
+
+def _few_rows(attention: Any, most_rows: int) -> bool:
+    """Return whether all rows of a head can be attended at once: one part, dense K and V."""
     if attention.rows > most_rows or attention.parts != 1:
         return False
-    if attention.k_strides[3] != attention.depth or attention.v_strides[3] != attention.values:
+    dense = attention.depth, attention.values
+    return (attention.k_strides[3], attention.v_strides[3]) == dense
+
+
+def _at_once(attention: Any, most_rows: int) -> bool:
+    """Return whether a thread can copy and attend a whole head: own K and V, too."""
+    if not _few_rows(attention, most_rows):
         return False
     many = [axis for axis in range(3) if attention.heads[axis] > 1]
     return all(attention.k_strides[axis] and attention.v_strides[axis] for axis in many)

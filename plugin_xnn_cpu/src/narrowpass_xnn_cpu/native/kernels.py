@@ -53,6 +53,18 @@ def copy(
     return params
 
 
+def append(rows: Any, new_rows: int, capacity: int, row_bytes: int) -> Any:
+    """Return the parameters of ``NP_APPEND``.
+
+    Args:
+        rows: parameters of ``NP_COPY`` that write the new rows to the first rows.
+        new_rows: their number.
+        capacity: rows of the buffer.
+        row_bytes: stride of its rows.
+    """
+    return calls.parameters("NP_APPEND", (rows[0], new_rows, capacity, row_bytes))
+
+
 def where(sizes: Sequence[int], strides: Sequence[Sequence[int]], element_size: int) -> Any:
     """Return the parameters of ``NP_WHERE``: strides of the condition and of both choices."""
     sizes, strides = collapse_axes(sizes, strides)

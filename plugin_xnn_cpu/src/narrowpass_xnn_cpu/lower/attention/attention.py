@@ -68,7 +68,7 @@ def _attention(op: Op, builder: Builder) -> None:
         grouped=op.get("grouped", False),
         targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
     )
-    emit_attention(attention, slots, builder, output, perm)
+    emit_attention(attention, slots, builder, output, perm, masks[0] if masks else None)
 
 
 def _mask_slot(builder: Builder, masks: Sequence[ir.Value]) -> Slot:

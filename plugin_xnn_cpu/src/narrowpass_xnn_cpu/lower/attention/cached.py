@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_xnn_cpu.lower.attention.appended import appended_attention
 from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.movement.concat import ConcatPiece
@@ -75,16 +76,25 @@ def _appended_shape(piece: Shape, whole: Shape) -> Shape:
 
 
 def emit_attention(
-    attention: Attention, operands: Sequence[Slot], builder: Builder, value: ir.Value, perm: Perm
+    attention: Attention,
+    operands: Sequence[Slot],
+    builder: Builder,
+    value: ir.Value,
+    perm: Perm,
+    mask: ir.Value | None = None,
 ) -> None:
-    """Emit attention, with the copies of past keys and values deferred to it if possible.
+    """Emit attention, over appended caches or with the copies of past keys and values deferred.
 
     Copies are not deferred if keys and values are no such Concat, or if an operation has read them.
+    `mask` is the value that operand 3 holds.
     """
     keys, values = operands[1:3]
-    pasts = (
-        [] if keys is values else [_past_piece(_source(slot, builder)) for slot in (keys, values)]
-    )
+    sources = [] if keys is values else [_source(slot, builder) for slot in (keys, values)]
+    writers = [op for source in sources for op in source]
+    if (appended := appended_attention(attention, operands, writers, mask)) is not None:
+        builder.compute(*appended, value, perm)
+        return
+    pasts = [_past_piece(source) for source in sources]
     pieces = [past for past in pasts if past is not None]
     if len(pieces) < 2:
         builder.compute(attention, operands, value, perm)

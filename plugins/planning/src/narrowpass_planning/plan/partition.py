@@ -15,6 +15,7 @@ from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Executor, Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
+from narrowpass_planning.state.appending import LENGTH, CacheFullError
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Partition:
         self._workspace = workspace
         self._executor = executor
         self._allocator = CachingAllocator(executor.address_of)
+        self._appends = [(s, *s.appended) for s in self.steps if s.appended is not None]
 
     def _find_readers(self) -> dict[Slot | str | None, list[int]]:
         """Return the indices of the items that read a slot's shape, or a value by its name.
@@ -112,7 +114,8 @@ class Partition:
         for index, item in enumerate(self.items):
             keys: list[Slot | str | None]
             if isinstance(item, Step):
-                keys = [*item.inputs, *item.values]
+                keys = [slot for n, slot in enumerate(item.inputs) if n not in item.elastic]
+                keys += item.values
             elif item.by_shape:
                 keys = [self._slots.get(name) or self.inputs.get(name) for name in item.inputs]
                 # The value may be one that follows from shapes, which is noted by its name.
@@ -122,6 +125,17 @@ class Partition:
             for key in dict.fromkeys(keys):
                 found.setdefault(key, []).append(index)
         return found
+
+    @property
+    def elastic(self) -> set[Slot]:
+        """Slots whose last axis has an element for each row of a cache; see `Step.elastic`."""
+        return {step.inputs[number] for step in self.steps for number in step.elastic}
+
+    def reads_shape_of(self, slot: Slot) -> bool:
+        """Return whether a change of a slot's shape changes steps or shape arithmetic."""
+        return bool(self._readers.get(slot)) or any(
+            at.name in self._readers for at in self._places.get(slot, ())
+        )
 
     @property
     def constants(self) -> list[Array]:
@@ -167,7 +181,42 @@ class Partition:
             times: collects the seconds of each step; None to measure nothing.
         """
         bound = self.bind(arrays, shapes, pool)
+        if self._appends:
+            self._check_rows(bound, arrays)
         arrays.update(bound.run(arrays, pool, out, times))
+
+    def appended_rows(self) -> int:
+        """Return the rows that the last run appended to each cache; 0 where there are none.
+
+        Raises:
+            BackendError: to some more than to others.
+        """
+        bound = self._bound
+        if bound is None or not self._appends:
+            return 0
+        rows = {bound.shapes[step.inputs[index]][axis] for step, index, axis, _ in self._appends}
+        if len(rows) != 1:
+            raise BackendError(
+                f"caches of one method get different numbers of rows: {sorted(rows)}"
+            )
+        return rows.pop()
+
+    def _check_rows(self, bound: BoundPartition, arrays: Mapping[str, Array]) -> None:
+        """Check that the new rows fit the caches, and masks the rows that there are with them.
+
+        Raises:
+            CacheFullError: the caches have no room for them.
+            BackendError: a mask of other columns.
+        """
+        total = int(arrays[LENGTH][0]) + self.appended_rows()
+        room = min(bound.shapes[step.inputs[0]][axis] for step, _, _, axis in self._appends)
+        if total > room:
+            raise CacheFullError(total, room)
+        for slot in self.elastic:
+            if bound.shapes[slot][-1] != total:
+                raise BackendError(
+                    f"{slot.name!r} has {bound.shapes[slot][-1]} columns, and caches {total} rows"
+                )
 
     def bind(self, arrays: Mapping[str, Any], shapes: Shapes, pool: Pool) -> BoundPartition:
         """Return the partition bound to the shapes of these inputs; see `run`."""
@@ -255,6 +304,8 @@ class Partition:
             if run is None:
                 try:
                     run = item.size(given, sizing)
+                except CacheFullError:
+                    raise
                 except (BackendError, ArithmeticError, LookupError, ValueError) as error:
                     raise BackendError(f"node {item.name!r}: {error}") from error
                 if same is not None:

@@ -91,6 +91,11 @@ class Step(abc.ABC):
         nodes: names of the ONNX nodes that it implements; empty for a change of layout.
         in_place: indices of inputs of the output's size that the output may overwrite.
         values: names of the values from shapes that `Step.size` reads.
+        elastic: indices of inputs whose last axis has an element for each row of a cache that was
+            appended to. The kernel reads their number from a `length`, and the step stays as it
+            is where they change.
+        appended: for a step that appends rows to a cache, its first input: the index of the input
+            with the new rows, and their axis in that and in the cache; None for other steps.
         precision: type of the arithmetic on float16 and bfloat16, where that is not float32.
     """
 
@@ -98,6 +103,8 @@ class Step(abc.ABC):
     precision: str = ""
     in_place: Sequence[int] = ()
     values: tuple[str, ...] = ()
+    elastic: tuple[int, ...] = ()
+    appended: tuple[int, int, int] | None = None
 
     def __init__(self, inputs: Sequence[Slot], output: Slot) -> None:
         self.inputs = tuple(inputs)

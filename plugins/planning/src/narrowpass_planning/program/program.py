@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from narrowpass.runtime.backend import (
     Program,
     check_meters,
 )
+from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.runtime.requests import (
     check_kept,
     check_targets,
@@ -27,6 +31,7 @@ from narrowpass.runtime.requests import (
     choose_outputs,
     write_outputs,
 )
+from narrowpass.state.plain import PlainSession, states_of
 from narrowpass_ir.arguments import count_of
 from narrowpass_ir.subgraphs import inline_functions, subgraphs
 from narrowpass_ir.verify import Signature
@@ -40,6 +45,9 @@ from narrowpass_planning.plan.step import Times
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body
+from narrowpass_planning.state.appending import AppendError, CacheFullError, append_in_place
+from narrowpass_planning.state.method import AppendingMethod
+from narrowpass_planning.state.session import AppendingSession
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.cache import WeightsCache
 from narrowpass_planning.weights.entry import reasons
@@ -50,6 +58,24 @@ from narrowpass_planning.weights.session import Counts, Session
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.runtime.meters import Meter
+    from narrowpass.state.session import Session as StateSession
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What methods are compiled from, kept to compile them for sessions.
+
+    Attributes:
+        bundle: with the models.
+        options: of the program.
+        cache: of packed weights.
+        packer: identifies the packing code.
+    """
+
+    bundle: Bundle
+    options: CompileOptions
+    cache: WeightsCache[Any]
+    packer: Packer
 
 
 class PlannedProgram(Program):
@@ -92,6 +118,11 @@ class PlannedProgram(Program):
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._prepared: dict[str, PreparedRun] = {}
         self._workspace = self._new_workspace() if share_workspace else None
+        self._sources = Sources(bundle, options, cache, packer) if bundle.states else None
+        self._appending: dict[str, AppendingMethod] | AppendError | None = None
+        self.states = bundle.states
+        self._packed: list[Session | None] = []
+        self.forking = threading.RLock()
         # Weights are packed in one session, for all methods.
         with packing(bundle, options, cache, packer) as session:
             self._session = session
@@ -127,6 +158,8 @@ class PlannedProgram(Program):
     ) -> Method:
         try:
             return Method(name, model, self._keep, overridden, context, observe=self._observe)
+        except AppendError as error:
+            raise AppendError(f"method {name!r}: {error}") from error
         except BackendError as error:
             raise BackendError(f"method {name!r}: {error}") from error
 
@@ -335,9 +368,98 @@ class PlannedProgram(Program):
             },
         }
 
+    def session(self) -> StateSession:
+        """Return a session; see `Program.session`. Caches are appended to in place if possible.
+
+        Raises:
+            BackendError: a method that cannot be compiled for it.
+            UsageError: the bundle has no state, or the program is closed.
+        """
+        self._check_open()
+        self.check_states()
+        with self.forking:
+            if self._appending is None:
+                try:
+                    self._appending = self._compile_appending()
+                except AppendError as error:
+                    self._appending = error
+        if isinstance(self._appending, AppendError):
+            return PlainSession(self, self.states, str(self._appending))
+        if not self._appending:
+            return PlainSession(self, self.states)
+        return AppendingSession(self, self.states, self._appending)
+
+    def _compile_appending(self) -> dict[str, AppendingMethod]:
+        """Compile the methods that append to caches.
+
+        Raises:
+            AppendError: one that cannot do so in place.
+        """
+        found: dict[str, AppendingMethod] = {}
+        sources = self._sources
+        if sources is None:
+            return found
+        bundle = sources.bundle
+        with packing(bundle, sources.options, sources.cache, sources.packer) as session:
+            contents = {} if session is None else names.identities(bundle)
+            for name, model in bundle.methods.items():
+                given, updated = states_of(self._signatures[name], self.states)
+                taken = [state for state, _ in given]
+                grown = [state for state in taken if state.axis is not None]
+                if not grown:
+                    continue
+                outputs = {state.output for state in updated}
+                if lost := [state.input for state in grown if state.output not in outputs]:
+                    raise AppendError(
+                        f"method {name!r} reads cache {lost[0]!r} and appends nothing"
+                    )
+                prepared = inferred(model, self._lowering)
+                states = {value.input for value in taken}
+                checker = FeedChecker.of(prepared.graph, name).without(states)
+                append_in_place(prepared, grown)
+                context = self._context(session, contents, name)
+                method = self._compile(name, prepared, context)
+                if not method.decided:
+                    _forget_weights(prepared)
+                fixed = [state for state in updated if state.axis is None]
+                found[name] = AppendingMethod(method, checker, taken, fixed)
+            self._packed.append(session)
+        return found
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that kernels may read behind a buffer."""
+        return self._lowering.executor.extra_bytes
+
+    def run_method(self, method: Method, feeds: Feeds, wanted: Sequence[str]) -> Outputs:
+        """Run a compiled method on feeds that were checked.
+
+        Raises:
+            BackendError: the computation failed.
+            UsageError: the program is closed.
+        """
+        with self.naming(method):
+            return self._run(method, feeds, wanted, {})
+
+    @contextlib.contextmanager
+    def naming(self, method: Method) -> Iterator[None]:
+        """Add the method's name to errors of the computation within the block.
+
+        Raises:
+            UsageError: the program is closed.
+        """
+        self._check_open()
+        try:
+            yield
+        except CacheFullError:
+            raise
+        except (BackendError, MemoryError) as error:
+            raise _named(method, error) from error
+
     def close(self) -> None:
         """Free operators, packed weights and memory. A second call does nothing."""
         self._closed = True
+        self._sources, self._appending, self._packed = None, {}, []
         self._methods, self._models, self._variants, self._prepared = {}, {}, {}, {}
         self._session = None
 

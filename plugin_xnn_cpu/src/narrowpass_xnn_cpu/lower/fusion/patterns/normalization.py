@@ -196,7 +196,7 @@ def _is_row(value: ir.Value | None, rows: _Rows, facts: Facts) -> bool:
 def _match_scale(rows: _Rows, nodes: list[ir.Node], facts: Facts) -> Group | None:
     """Match the Mul by a scale after the normalization, if there is one."""
     mul, casts = _next(nodes[-1], "Mul", facts)
-    scale = None if mul is None else _row_operand(mul, rows, facts)
+    scale = None if mul is None else _row_operand(mul, [*nodes, *casts][-1], rows, facts)
     if mul is None or scale is None:
         return _group(rows, None, None, [*rows.nodes, *nodes], facts)
     return _match_bias(rows, [*nodes, *casts, mul], scale, facts)
@@ -207,7 +207,7 @@ def _match_bias(
 ) -> Group | None:
     """Match the Add of a bias after the scale, if there is one."""
     add, casts = _next(nodes[-1], "Add", facts)
-    bias = None if add is None else _row_operand(add, rows, facts)
+    bias = None if add is None else _row_operand(add, [*nodes, *casts][-1], rows, facts)
     if add is not None and bias is not None:
         nodes = [*nodes, *casts, add]
     return _group(rows, scale, bias, [*rows.nodes, *nodes], facts)
@@ -228,12 +228,17 @@ def _next(node: ir.Node, op_type: str, facts: Facts) -> tuple[ir.Node | None, li
     return (user if found else None), casts
 
 
-def _row_operand(node: ir.Node, rows: _Rows, facts: Facts) -> ir.Value | None:
-    """Return the operand with one element per column, of a node whose other operand is rows."""
-    found = [value for value in node.inputs if _is_row(value, rows, facts)]
-    full = facts.rank(rows.x) or 0
-    others = [value for value in node.inputs if value not in found and facts.rank(value) == full]
-    return found[0] if len(found) == len(others) == 1 else None
+def _row_operand(node: ir.Node, before: ir.Node, rows: _Rows, facts: Facts) -> ir.Value | None:
+    """Return the operand with one element per column, of a node that reads rows from another.
+
+    The rows of one token are one row, too, so that both operands have that shape.
+    """
+    value = before.outputs[0]
+    other = _other(node, value)
+    if other is value or not _is_row(other, rows, facts):
+        return None
+    rank = facts.rank(other)
+    return other if rank is not None and rank <= (facts.rank(rows.x) or 0) else None
 
 
 def _group(

@@ -1,0 +1,1 @@
+"""State that outlives a run: KV caches, hidden states, and the sessions that keep them."""

@@ -1,0 +1,256 @@
+"""Sessions: runs of a program that carry state from one to the next."""
+
+from __future__ import annotations
+
+import abc
+import io
+import os
+import threading
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+
+from narrowpass.errors import DataError, UsageError
+from narrowpass_ir.arguments import Uncopied, count_of, path_of
+from narrowpass_ir.files import replacing_file
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from narrowpass.runtime.arrays import Feeds, Outputs
+    from narrowpass.state.state import State
+    from narrowpass_ir.verify import Signature, ValueSpec
+
+Array = np.ndarray[Any, Any]
+
+
+class Runner(Protocol):
+    """What a session needs of a program: see `narrowpass.Program`."""
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """The names of the methods."""
+
+    def signature(self, method: str = "main") -> Signature:
+        """Return the inputs and outputs of a method."""
+
+    def inputs(self, method: str = "main") -> tuple[ValueSpec, ...]:
+        """Return the inputs of a method."""
+
+    def run(
+        self,
+        feeds: Feeds,
+        method: str = "main",
+        outputs: Sequence[str] | None = None,
+        out: Outputs | None = None,
+    ) -> Outputs:
+        """Run a method."""
+
+
+class Session(Uncopied, abc.ABC):
+    """Runs of a program whose state stays between them; a context manager that closes it.
+
+    Threads may share it; its runs take turns.
+
+    Args:
+        states: that it keeps.
+
+    Attributes:
+        states: that it keeps.
+        reason: why the backend does not append to caches in place; empty where it does, or has
+            none to append to.
+    """
+
+    _instead = "Session.fork starts another one with the same state"
+
+    def __init__(self, states: Sequence[State]) -> None:
+        self.states = tuple(states)
+        self.reason = ""
+        self._lock = threading.RLock()
+        self._closed = False
+
+    @property
+    @abc.abstractmethod
+    def length(self) -> int:
+        """Rows of the states that grow: the positions of the KV caches."""
+
+    def run(
+        self, feeds: Feeds, method: str = "main", outputs: Sequence[str] | None = None
+    ) -> Outputs:
+        """Run a method with the state, and keep what it becomes.
+
+        Args:
+            feeds: arrays by input name, of all inputs but those of the state.
+            method: as for `Program.run`. One that has the outputs of the state and not its
+                inputs, as a prefill, starts it anew.
+            outputs: names of the values to return; None for the outputs that are no state.
+
+        Raises:
+            DataError: feeds that do not fit; the state stays as it was.
+            UsageError: an unknown method or output, a feed of the state, or a closed session.
+            BackendError: the computation failed; the state stays as it was.
+        """
+        with self._lock:
+            self._check_open()
+            if isinstance(feeds, Mapping):
+                for state in self.states:
+                    if state.input in feeds:
+                        raise UsageError(
+                            f"input {state.input!r} is state, which the session feeds; leave it "
+                            "out, or call restore"
+                        )
+            return self._run(feeds, method, outputs)
+
+    @abc.abstractmethod
+    def _run(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Outputs:
+        """Run a method; see `run`."""
+
+    def values(self) -> dict[str, Array]:
+        """Return copies of the states by input name; those that no run has set are left out."""
+        with self._lock:
+            self._check_open()
+            return {name: np.array(value, order="C") for name, value in self._values().items()}
+
+    @abc.abstractmethod
+    def _values(self) -> Mapping[str, Array]:
+        """Return the states by input name; views are allowed."""
+
+    def restore(self, values: Mapping[str, Array]) -> None:
+        """Replace all states by copies of arrays.
+
+        Args:
+            values: by input name, as `values` returns them; states that are left out start anew.
+
+        Raises:
+            UsageError: a name that is no state.
+            DataError: an array that is of another dtype or rank than its input, or caches with
+                different numbers of rows.
+        """
+        with self._lock:
+            self._check_open()
+            known = {state.input: state for state in self.states}
+            for name, value in values.items():
+                if name not in known:
+                    raise UsageError(f"{name!r} is no state; states: {', '.join(known) or 'none'}")
+                if not isinstance(value, np.ndarray):
+                    raise DataError(f"state {name!r} is no array")
+            grown = {
+                name: value.shape[axis] if axis < value.ndim else -1
+                for name, value in values.items()
+                if (axis := known[name].axis) is not None
+            }
+            if len(set(grown.values())) > 1 or -1 in grown.values():
+                raise DataError(f"caches have different numbers of rows: {grown}")
+            self._restore({name: np.array(value, order="C") for name, value in values.items()})
+
+    @abc.abstractmethod
+    def _restore(self, values: Mapping[str, Array]) -> None:
+        """Replace all states; see `restore`.
+
+        Raises:
+            DataError: an array that does not fit its input.
+        """
+
+    def reset(self) -> None:
+        """Start anew: the next run has no state."""
+        self.restore({})
+
+    def rewind(self, rows: int) -> None:
+        """Drop the last rows of the states that grow.
+
+        Args:
+            rows: their number, at most `length`.
+
+        Raises:
+            UsageError: more rows than there are, or a state that does not grow.
+        """
+        with self._lock:
+            self._check_open()
+            rows = count_of(rows, "`rows`", least=0)
+            fixed = [state.input for state in self.states if state.axis is None]
+            if rows and fixed:
+                raise UsageError(
+                    f"state {fixed[0]!r} does not grow, so that no rows of it can be dropped; "
+                    "fork the session before the run, or restore earlier values"
+                )
+            if rows > self.length:
+                raise UsageError(f"{rows} rows cannot be dropped: the state has {self.length}")
+            self._rewind(rows)
+
+    @abc.abstractmethod
+    def _rewind(self, rows: int) -> None:
+        """Drop rows; see `rewind`."""
+
+    def fork(self) -> Self:
+        """Return another session of the program that starts with this one's state."""
+        with self._lock:
+            self._check_open()
+            return self._fork()
+
+    @abc.abstractmethod
+    def _fork(self) -> Self:
+        """Return another session with this one's state."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, which `load` reads; numpy reads it as an ``.npz``.
+
+        Raises:
+            UsageError: `path` is a folder, or its folder does not exist.
+            OutputError: it cannot be written; what was there stays.
+        """
+        arrays: dict[str, Any] = {
+            f"state.{name}": _stored(value) for name, value in self.values().items()
+        }
+        with replacing_file(Path(path_of(path, "`path`"))) as file:
+            np.savez(file, **arrays)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Replace the state by that of a file.
+
+        Raises:
+            UsageError: there is no such file, or it has a state that the program does not have.
+            DataError: it is damaged, or does not fit; the state stays as it was.
+        """
+        text = path_of(path, "`path`")
+        try:
+            data = Path(text).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{text}: cannot be read: {error.strerror}") from error
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                values = {name.removeprefix("state."): file[name] for name in file.files}
+        except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise DataError(f"{text}: is no state that Session.save wrote: {error}") from error
+        self.restore(values)
+
+    def close(self) -> None:
+        """Free the state. A second call does nothing."""
+        with self._lock:
+            if not self._closed:
+                self._restore({})
+            self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the session is closed; Program.session starts another one")
+
+
+def _stored(value: Array) -> Array:
+    """Return an array that ``.npz`` can hold: bfloat16 has no type there, and is refused."""
+    if value.dtype.kind == "V":
+        raise UsageError(f"states of {value.dtype} cannot be saved; save float32 ones")
+    return value

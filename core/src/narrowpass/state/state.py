@@ -1,0 +1,46 @@
+"""A pair of an input and an output whose value a session carries from one run to the next."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from narrowpass.errors import UsageError
+
+_TEXT = re.compile(r"(?P<input>[^=]+)=(?P<output>[^=@]+)(?:@(?P<axis>\d+))?")
+
+
+@dataclass(frozen=True)
+class State:
+    """A value that a run computes, and the next run takes.
+
+    Attributes:
+        input: name of the input that takes it.
+        output: name of the output that yields it.
+        axis: the axis that each run appends rows to, as of a KV cache; None where the shape stays,
+            as of an LSTM's hidden state.
+    """
+
+    input: str
+    output: str
+    axis: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> State:
+        """Return the state of a text ``INPUT=OUTPUT`` or ``INPUT=OUTPUT@AXIS``.
+
+        Raises:
+            UsageError: another text.
+        """
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                f"state {text!r} is not INPUT=OUTPUT or INPUT=OUTPUT@AXIS, such as "
+                "past_key=present_key@2"
+            )
+        axis = found["axis"]
+        return cls(found["input"], found["output"], None if axis is None else int(axis))
+
+    def __str__(self) -> str:
+        axis = "" if self.axis is None else f"@{self.axis}"
+        return f"{self.input}={self.output}{axis}"

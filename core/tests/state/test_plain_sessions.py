@@ -1,0 +1,149 @@
+"""Sessions of any backend: here of the reference backend, beside arithmetic by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import narrowpass
+from narrowpass.errors import DataError, OutputError, UsageError
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[B,N,2] x, float[B,P,2] past, float[B,2] h) => (float[B,2] y, float[B,T,2] present,
+   float[B,2] hn)
+<int64[1] rows = {1}> {
+    present = Concat<axis = 1>(past, x)
+    total = ReduceSum<keepdims = 0>(present, rows)
+    hn = Add(h, total)
+    y = Neg(hn)
+}"""
+GROWING = """<ir_version: 10, opset_import: ["": 21]>
+g (float[1,N,2] x, float[1,P,2] past) => (float[1,2] y, float[1,T,2] present)
+<int64[1] rows = {1}> {
+    present = Concat<axis = 1>(past, x)
+    y = ReduceSum<keepdims = 0>(present, rows)
+}"""
+
+
+def program_of(text: str = TEXT) -> narrowpass.Program:
+    return narrowpass.load(narrowpass.build(parser.parse_model(text), ""), "reference")
+
+
+def rows(*values: float) -> dict[str, np.ndarray]:
+    return {"x": np.array([[[value, 1.0] for value in values]], np.float32)}
+
+
+def test_a_loop():
+    program = program_of()
+    assert [str(state) for state in program.states] == ["past=present@1", "h=hn"]
+    session = program.session()
+    total, hidden = 0.0, 0.0
+    for values in ((1.0, 2.0), (3.0,), (4.0, 5.0, 6.0)):
+        outputs = session.run(rows(*values))
+        total += sum(values)
+        hidden += total
+        assert [*outputs] == ["y"]
+        assert outputs["y"][0, 0] == -hidden
+    assert session.length == 6
+    assert session.values()["past"].shape == (1, 6, 2)
+    session.reset()
+    assert session.length == 0
+    assert session.run(rows(7.0))["y"][0, 0] == -7.0
+
+
+def test_states_of_batches_begin_with_the_size_of_other_feeds():
+    outputs = program_of().session().run({"x": np.ones((3, 1, 2), np.float32)})
+    assert outputs["y"].shape == (3, 2)
+
+
+def test_rewind_fork_save_and_load(tmp_path):
+    program = program_of(GROWING)
+    session = program.session()
+    session.run(rows(1.0, 2.0))
+    fork = session.fork()
+    fork.run(rows(10.0))
+    fork.save(tmp_path / "s.npz")
+    fork.rewind(2)
+    assert fork.length == 1
+    assert fork.run(rows(5.0))["y"][0, 0] == 6.0
+    assert session.run(rows(3.0))["y"][0, 0] == 6.0
+    session.load(tmp_path / "s.npz")
+    assert session.length == 3
+    assert session.run(rows(1.0))["y"][0, 0] == 14.0
+    session.rewind(0)
+    with pytest.raises(UsageError, match="5 rows cannot be dropped"):
+        session.rewind(5)
+    hidden = program_of().session()
+    hidden.run(rows(1.0))
+    with pytest.raises(UsageError, match="does not grow"):
+        hidden.rewind(1)
+
+
+def test_what_does_not_fit_leaves_the_state(tmp_path):
+    program = program_of(GROWING)
+    session = program.session()
+    session.run(rows(1.0, 2.0))
+    before = session.values()["past"]
+    with pytest.raises(DataError):
+        session.run({"x": np.ones((1, 1, 2))})
+    with pytest.raises(UsageError, match="is state"):
+        session.run(rows(1.0) | {"past": before})
+    with pytest.raises(UsageError, match="is no state"):
+        session.restore({"other": before})
+    with pytest.raises(DataError, match="'past' is float of"):
+        session.restore({"past": before.astype(np.float64)})
+    with pytest.raises(DataError):
+        session.restore({"past": before[0]})
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 cut")
+    with pytest.raises(DataError, match=r"bad\.npz: is no state"):
+        session.load(tmp_path / "bad.npz")
+    with pytest.raises(UsageError, match="cannot be read"):
+        session.load(tmp_path / "none.npz")
+    np.testing.assert_array_equal(session.values()["past"], before)
+    assert session.run(rows(3.0))["y"][0, 0] == 6.0
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    session = program_of(GROWING).session()
+    session.run(rows(1.0))
+    session.save(tmp_path / "s.npz")
+    before = (tmp_path / "s.npz").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OutputError, match="No space left"):
+        session.save(tmp_path / "s.npz")
+    assert (tmp_path / "s.npz").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
+
+
+def test_no_state_and_closed_sessions():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) {y = Neg(x)}'
+    )
+    with pytest.raises(UsageError, match="--state INPUT=OUTPUT"):
+        narrowpass.load(narrowpass.build(model, ""), "reference").session()
+    with program_of(GROWING).session() as session:
+        session.run(rows(1.0))
+    session.close()
+    with pytest.raises(UsageError, match="closed"):
+        session.run(rows(1.0))
+
+
+def test_a_prefill_starts_anew():
+    decode = parser.parse_model(GROWING)
+    prefill = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,N,2] x) => (float[1,2] y, float[1,N,2] present) <int64[1] rows = {1}> {
+            present = Identity(x) y = ReduceSum<keepdims = 0>(x, rows) }"""
+    )
+    bundle = narrowpass.build({"prefill": prefill, "decode": decode}, "")
+    session = narrowpass.load(bundle, "reference").session()
+    for _ in range(2):
+        assert session.run(rows(1.0, 2.0), "prefill")["y"][0, 0] == 3.0
+        assert session.run(rows(4.0), "decode")["y"][0, 0] == 7.0
+        assert session.length == 3

@@ -1,0 +1,297 @@
+"""Sessions that append to KV caches in place, beside onnx's evaluator with caches as feeds."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from xnn_kit import compile_model
+
+import narrowpass
+from narrowpass.errors import BackendError, DataError, UsageError
+from narrowpass.state.plain import PlainSession
+from narrowpass_planning.state.session import AppendingSession
+
+WIDTH, HEADS, GROUPS, HEAD = 24, 4, 2, 6
+
+TEXT = """
+<ir_version: 9, opset_import: ["" : 18]>
+layer (float[B, S, 24] x, float[B, 2, P, 6] past_k, float[B, 2, P, 6] past_v, MASK)
+    => (float[B, S, 24] y, float[B, 2, T, 6] present_k, float[B, 2, T, 6] present_v)
+    <int64[4] queries = {0, 0, 4, 6}, int64[4] keys = {0, 0, 2, 6}, int64[3] joined = {0, 0, 24},
+     int64[1] two = {2}, int64[2] groups = {2, 2}, int64[1] four = {4}, int64[1] depth = {6},
+     float scale = {0.40824829}, float one = {1.0}, float low = {-10000.0}> {
+    q0 = MatMul(x, wq)
+    q1 = Reshape(q0, queries)
+    q = Transpose <perm = [0, 2, 1, 3]> (q1)
+    k0 = MatMul(x, wk)
+    k1 = Reshape(k0, keys)
+    k2 = Transpose <perm = [0, 2, 1, 3]> (k1)
+    k = Concat <axis = 2> (past_k, k2)
+    present_k = Identity(k)
+    v0 = MatMul(x, wv)
+    v1 = Reshape(v0, keys)
+    v2 = Transpose <perm = [0, 2, 1, 3]> (v1)
+    v = Concat <axis = -2> (past_v, v2)
+    present_v = Identity(v)
+    ku = Unsqueeze(k, two)
+    first = Shape <start = 0, end = 1> (k)
+    rows = Shape <start = 2, end = 3> (k)
+    spread = Concat <axis = 0> (first, groups, rows, depth)
+    heads = Concat <axis = 0> (first, four, rows, depth)
+    ke = Expand(ku, spread)
+    kh = Reshape(ke, heads)
+    vu = Unsqueeze(v, two)
+    ve = Expand(vu, spread)
+    vh = Reshape(ve, heads)
+    t = Transpose <perm = [0, 1, 3, 2]> (kh)
+    s0 = MatMul(q, t)
+    s1 = Mul(s0, scale)
+    MASKED
+    p = Softmax <axis = -1> (s2)
+    a0 = MatMul(p, vh)
+    a1 = Transpose <perm = [0, 2, 1, 3]> (a0)
+    a2 = Reshape(a1, joined)
+    o = MatMul(a2, wo)
+    y = Add(x, o)
+}
+"""
+ADDED = "float[S, T] mask", "s2 = Add(s1, mask)"
+HEADS_APART = "float[B, 4, S, T] mask", "s2 = Add(s1, mask)"
+NO_MASK = "float[1] unused", ""
+KEPT = "bool[S, T] mask", "s2 = Where(mask, s1, low)"
+COMPUTED = (
+    "int64[B, T] mask",
+    """m0 = Cast <to = 1> (mask) m1 = Sub(one, m0) m2 = Mul(m1, low)
+    lead2 = Constant <value_ints = [1, 2]> () m3 = Unsqueeze(m2, lead2) s2 = Add(s1, m3)""",
+)
+FORMS = {"added": ADDED, "heads": HEADS_APART, "none": NO_MASK, "kept": KEPT, "computed": COMPUTED}
+
+
+def text_of(form: str, old: str = "", new: str = "") -> str:
+    """Return the text of a layer, with a part replaced."""
+    declared, masked = FORMS[form]
+    text = TEXT if masked else TEXT.replace("(s2)", "(s1)")
+    assert old in text
+    return text.replace(old, new).replace("MASKED", masked).replace("MASK", declared)
+
+
+def decoder(form: str = "added") -> onnx.ModelProto:
+    """Return a layer with grouped attention; `form` is the form of its mask."""
+    model = onnx.parser.parse_model(text_of(form))
+    rng = np.random.default_rng(0)
+    for name, columns in (("wq", 24), ("wk", 12), ("wv", 12), ("wo", 24)):
+        matrix = (rng.standard_normal((WIDTH, columns)) * WIDTH**-0.5).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(matrix, name))
+    return model
+
+
+def feeds_of(form: str, rows: int, past: int, seed: int, batch: int = 1) -> dict[str, np.ndarray]:
+    """Return feeds without caches: each row sees those before it, and some of them are masked."""
+    rng = np.random.default_rng(seed)
+    total = past + rows
+    x = rng.standard_normal((batch, rows, WIDTH)).astype(np.float32)
+    seen = np.arange(total)[None] <= past + np.arange(rows)[:, None]
+    if form in ("added", "heads"):
+        mask = np.where(seen, rng.standard_normal(seen.shape), -1e4).astype(np.float32)
+        if form == "heads":
+            mask = mask + rng.standard_normal((batch, HEADS, 1, 1)).astype(np.float32)
+        return {"x": x, "mask": mask}
+    if form == "kept":
+        return {"x": x, "mask": seen}
+    if form == "computed":
+        mask = (rng.random((batch, total)) < 0.8).astype(np.int64)
+        mask[:, 0] = 1
+        return {"x": x, "mask": mask}
+    return {"x": x, "unused": np.zeros(1, np.float32)}
+
+
+class Reference:
+    """The same loop on onnx's evaluator, which is fed whole caches."""
+
+    def __init__(self, model: onnx.ModelProto, batch: int = 1) -> None:
+        self._evaluator = ReferenceEvaluator(model)
+        self.caches = [np.zeros((batch, GROUPS, 0, HEAD), np.float32)] * 2
+
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """Return ``y``, and keep the caches."""
+        caches = dict(zip(("past_k", "past_v"), self.caches, strict=True))
+        y, *self.caches = self._evaluator.run(None, {**feeds, **caches})
+        return y
+
+
+def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
+    """Compare float32 accumulated in another order: 24 terms, relative to the largest element."""
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_prompts_and_tokens(form, batch, threads):
+    """Prompts of some rows, then tokens, then rows again; caches are compared, too."""
+    model = decoder(form)
+    reference = Reference(model, batch)
+    with compile_model(model, threads=threads) as program, program.session() as session:
+        assert isinstance(session, AppendingSession), session.reason
+        for step, rows in enumerate((9, 1, 1, 1, 12, 1, 5, 1, 1)):
+            feeds = feeds_of(form, rows, session.length, step, batch)
+            outputs = session.run(feeds)
+            assert [*outputs] == ["y"]
+            assert_close(outputs["y"], reference.run(feeds))
+        values = session.values()
+        for name, wanted in zip(("past_k", "past_v"), reference.caches, strict=True):
+            assert_close(values[name], wanted)
+
+
+def test_buffers_grow():
+    model = decoder()
+    reference = Reference(model)
+    with compile_model(model) as program, program.session() as session:
+        for step, rows in enumerate((250, 1, 1, 1, 1, 1, 1, 1, 1, 600, 1)):
+            feeds = feeds_of("added", rows, session.length, step)
+            assert_close(session.run(feeds)["y"], reference.run(feeds))
+        assert (session.length, session.room) == (859, 1024)
+
+
+def run_all(session: narrowpass.Session, seeds: range) -> list[np.ndarray]:
+    return [session.run(feeds_of("added", 1, session.length, seed))["y"] for seed in seeds]
+
+
+def test_forks_rewinds_and_files_go_on_with_the_same_bits(tmp_path):
+    with compile_model(decoder()) as program:
+        straight = program.session()
+        wanted = run_all(straight, range(12))
+        session = program.session()
+        run_all(session, range(6))
+        fork = session.fork()
+        run_all(fork, range(100, 103))  # must not write to what the other one reads
+        session.save(tmp_path / "state.npz")
+        loaded = program.session()
+        loaded.load(tmp_path / "state.npz")
+        rewound = session.fork()
+        run_all(rewound, range(200, 203))
+        rewound.rewind(3)
+        for other in (session, loaded, rewound):
+            assert other.length == 6
+            np.testing.assert_array_equal(run_all(other, range(6, 12)), wanted[6:])
+        session.reset()
+        np.testing.assert_array_equal(run_all(session, range(12)), wanted)
+
+
+def test_sessions_take_turns():
+    """Two sessions of one program keep apart what they append."""
+    with compile_model(decoder()) as program:
+        wanted = [run_all(program.session(), range(start, start + 8)) for start in (0, 50)]
+        sessions = [program.session(), program.session()]
+        found: list[list[np.ndarray]] = [[], []]
+        for step in range(8):
+            for index, session in enumerate(sessions):
+                found[index] += run_all(session, range(50 * index + step, 50 * index + step + 1))
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_plain_sessions_compute_the_same():
+    with compile_model(decoder()) as program:
+        ours, plain = program.session(), PlainSession(program, program.states)
+        for step, rows in enumerate((7, 1, 1, 1, 1, 30, 1)):
+            feeds = feeds_of("added", rows, ours.length, step)
+            assert_close(ours.run(feeds)["y"], plain.run(feeds)["y"])
+
+
+def test_what_does_not_fit_leaves_the_state_as_it_was():
+    with compile_model(decoder()) as program, program.session() as session:
+        run_all(session, range(3))
+        before = session.values()
+        good = feeds_of("added", 1, 3, 3)
+        wide = {**good, "mask": np.zeros((1, 9), np.float32)}
+        double = {**good, "x": good["x"].astype(np.float64)}
+        for bad, error in ((wide, BackendError), (double, DataError), ({}, DataError)):
+            with pytest.raises(error):
+                session.run(bad)
+        with pytest.raises(UsageError, match=r"past_k.*is state"):
+            session.run({**good, "past_k": before["past_k"]})
+        with pytest.raises(UsageError, match="has no value 'z'"):
+            session.run(good, outputs=["z"])
+        after = session.values()
+        assert session.length == 3
+        for name, value in before.items():
+            np.testing.assert_array_equal(after[name], value)
+        straight = program.session()
+        np.testing.assert_array_equal(
+            run_all(session, range(3, 6)), run_all(straight, range(6))[3:]
+        )
+
+
+def test_an_inner_value_can_be_asked_for():
+    model = decoder()
+    with compile_model(model, keep=("o",)) as program, program.session() as session:
+        feeds = feeds_of("added", 2, 0, 0)
+        outputs = session.run(feeds, outputs=["o"])
+        assert_close(outputs["o"] + feeds["x"], Reference(model).run(feeds))
+        assert session.length == 2
+
+
+def test_a_token_copies_no_cache_and_allocates_its_outputs_alone():
+    """2,000 cached rows are 96 kB for each state; a token's output is 96 bytes."""
+    with compile_model(decoder()) as program, program.session() as session:
+        session.run(feeds_of("added", 2000, 0, 0))
+        run_all(session, range(4))
+        addresses = {name: a.ctypes.data for name, a in session._buffers.arrays.items()}
+        feeds = [feeds_of("added", 1, session.length + step, step) for step in range(20)]
+        tracemalloc.start()
+        try:
+            for each in feeds:
+                session.run(each)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 16_384
+        assert addresses == {name: a.ctypes.data for name, a in session._buffers.arrays.items()}
+        (partition,) = session._methods["main"].method.partitions
+        assert "NP_APPENDED_ATTENTION" in {p.call for p in partition.bound.placements().values()}
+
+
+READERS = {
+    "y = Add(x, o)": "n = Size(k) f = Cast <to = 1> (n) z = Neg(f) w = Add(x, o) y = Max(w, z)",
+    "ku = Unsqueeze(k, two)": "k9 = Mul(k, one) ku = Unsqueeze(k9, two)",
+    "v = Concat <axis = -2> (past_v, v2)": "pv = Mul(past_v, one) v = Concat <axis = -2> (pv, v2)",
+}
+
+
+@pytest.mark.parametrize("old", READERS)
+def test_caches_that_others_read_are_fed_instead(old):
+    """The reason is there to be read, and results are the same."""
+    model = onnx.parser.parse_model(text_of("added", old, READERS[old]))
+    model.graph.initializer.extend(decoder().graph.initializer[-4:])
+    states = [
+        narrowpass.State("past_k", "present_k", 2),
+        narrowpass.State("past_v", "present_v", 2),
+    ]
+    bundle = narrowpass.build(model, "", states=states)
+    reference = Reference(model)
+    with narrowpass.load(bundle, "xnn-cpu", cache="memory") as program:
+        session = program.session()
+        assert isinstance(session, PlainSession)
+        assert "cache" in session.reason
+        for step, rows in enumerate((4, 1, 1)):
+            feeds = feeds_of("added", rows, session.length, step)
+            assert_close(session.run(feeds)["y"], reference.run(feeds))
+
+
+@pytest.mark.parametrize("length", [-1, 1 << 40, 250])
+def test_lengths_out_of_range_are_refused_in_c(length):
+    """A caller may write to the number of rows while the kernels run: they check what they read."""
+    with compile_model(decoder()) as program, program.session() as session:
+        session.run(feeds_of("added", 200, 0, 0))
+        run_all(session, range(2))
+        appending = session._methods["main"]
+        token = appending.token
+        feeds = feeds_of("added", 1, session.length, 5)
+        total = session.length + 1
+        given = {**feeds, "narrowpass.length": np.array([length if length != 250 else 256])}
+        with pytest.raises(BackendError, match="index"):
+            token.run(given, session._buffers, total, program.threads())

@@ -1,0 +1,165 @@
+"""A method whose caches are appended to in place, and its run for one more token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowpass.errors import BackendError
+from narrowpass.runtime.feeds import FeedChecker
+from narrowpass.state.state import State
+from narrowpass_planning.plan.bound import BoundPartition
+from narrowpass_planning.plan.executor import Pool
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.step import Array
+from narrowpass_planning.state.buffers import Buffers
+
+if TYPE_CHECKING:
+    from narrowpass_planning.program.method import Method
+
+
+@dataclass(frozen=True)
+class _Fed:
+    """What a token's run takes for one input.
+
+    Attributes:
+        name: of the input.
+        dtype: of the array.
+        shape: of the array; the last axis is left out where it has an element for each row.
+        elastic: whether it has.
+        binds: the tape's buffers, with their offsets.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    elastic: bool
+    binds: Sequence[tuple[int, int]]
+
+
+class Token:
+    """A run of a bound partition on feeds of fixed shapes, whose caches stay bound.
+
+    Args:
+        partition: that ran.
+        bound: its binding.
+        buffers: of the caches, which are bound.
+        feeds: that ran, without caches.
+        copied: see `BoundPartition.copied`.
+        rows: that each run appends.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        bound: BoundPartition,
+        buffers: Buffers,
+        feeds: Mapping[str, Array],
+        copied: Sequence[tuple[str, Array]],
+        rows: int,
+    ) -> None:
+        self._partition, self._bound, self._version = partition, bound, bound.version
+        self._buffers, self._copied, self.rows = buffers, copied, rows
+        elastic, binds = partition.elastic, dict(bound.fed)
+        self._feeds = []
+        for name, array in feeds.items():
+            slot = partition.inputs.get(name)
+            grows = slot is not None and slot in elastic and not partition.reads_shape_of(slot)
+            shape = array.shape[:-1] if grows else array.shape
+            self._feeds.append(_Fed(name, array.dtype, shape, grows, binds.get(name, ())))
+
+    def run(
+        self, feeds: Mapping[str, Any], buffers: Buffers, total: int, pool: Pool
+    ) -> dict[str, Array] | None:
+        """Run it; the caller has entered the workspace.
+
+        Args:
+            feeds: without caches; that of the number of rows among them.
+            buffers: of the caches.
+            total: rows with those that the run appends.
+            pool: the threads.
+
+        Returns:
+            The outputs; None, with nothing computed, where anything but the elements of feeds, and
+            the columns of masks, differs from the last run.
+        """
+        bound = self._bound
+        if buffers is not self._buffers or total > buffers.room or len(feeds) != len(self._feeds):
+            return None
+        if self._partition.bound is not bound or bound.version != self._version:
+            return None
+        given = []
+        for fed in self._feeds:
+            array = feeds.get(fed.name)
+            if type(array) is not np.ndarray or array.dtype != fed.dtype:
+                return None
+            shape = array.shape
+            if fed.elastic:
+                if shape[-1:] != (total,):
+                    return None
+                shape = shape[:-1]
+            if shape != fed.shape:
+                return None
+            if fed.binds:
+                given.append((fed.binds, array))
+        return bound.run_again(given, self._copied, pool)
+
+
+class AppendingMethod:
+    """A method compiled so that its caches are appended to in place.
+
+    Args:
+        method: compiled from the rewritten model.
+        checker: of the feeds without states.
+        states: that it takes; those with an axis are appended to.
+        updated: states of fixed shape that it yields.
+
+    Attributes:
+        caches: names of the inputs of the caches.
+        outputs: names of the outputs that are no state.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        checker: FeedChecker,
+        states: Sequence[State],
+        updated: Sequence[State],
+    ) -> None:
+        self.method = method
+        self.checker = checker
+        self.states, self.updated = tuple(states), tuple(updated)
+        self.caches = [state.input for state in states if state.axis is not None]
+        fixed = {state.output for state in updated}
+        self.outputs = tuple(name for name in method.outputs if name not in fixed)
+        self.token: Token | None = None
+
+    def appended_rows(self) -> int:
+        """Return the rows that the last run appended.
+
+        Raises:
+            BackendError: to some caches more than to others.
+        """
+        rows = {p.appended_rows() for p in self.method.partitions} - {0}
+        if len(rows) > 1:
+            raise BackendError(
+                f"caches of one method get different numbers of rows: {sorted(rows)}"
+            )
+        return rows.pop() if rows else 0
+
+    def prepare(self, buffers: Buffers, feeds: Mapping[str, Any]) -> None:
+        """Prepare the next token's run, after a run on these feeds."""
+        self.token = None
+        partitions = self.method.partitions
+        if not self.method.alone or any(type(x) is not np.ndarray for x in feeds.values()):
+            return
+        (partition,) = partitions
+        bound = partition.bound
+        copied = None if bound is None else bound.copied()
+        if bound is None or copied is None or set(self.method.outputs) != set(partition.outputs):
+            return
+        rows = partition.appended_rows()
+        self.token = Token(partition, bound, buffers, feeds, copied, rows)

@@ -1,0 +1,241 @@
+"""Sessions that append to caches in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+
+from narrowpass.runtime.requests import choose_method, choose_outputs
+from narrowpass.state.plain import check_value, dtype_of, initial, states_of
+from narrowpass.state.session import Runner, Session
+from narrowpass_planning.plan.step import Array
+from narrowpass_planning.state.appending import LENGTH, CacheFullError
+from narrowpass_planning.state.buffers import Buffers, Cache, rows_of
+from narrowpass_planning.state.method import AppendingMethod
+
+if TYPE_CHECKING:
+    from narrowpass.runtime.arrays import Feeds, Outputs
+    from narrowpass.state.state import State
+    from narrowpass_planning.plan.executor import Pool
+    from narrowpass_planning.program.method import Method
+
+
+class Appender(Runner, Protocol):
+    """What a session needs of a program whose methods append to caches; see `PlannedProgram`."""
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that kernels may read behind a buffer."""
+
+    @property
+    def forking(self) -> AbstractContextManager[object]:
+        """The lock of the buffers that sessions share."""
+
+    def threads(self) -> Pool:
+        """Return the executor's threads."""
+
+    def naming(self, method: Method) -> AbstractContextManager[None]:
+        """Add the method's name to errors of the computation within the block."""
+
+    def run_method(self, method: Method, feeds: Feeds, wanted: Sequence[str]) -> Outputs:
+        """Run a compiled method on feeds that were checked."""
+
+
+class AppendingSession(Session):
+    """A session whose caches are buffers with room for more rows.
+
+    Args:
+        program: that runs.
+        states: that it keeps.
+        methods: those that append to caches, by name.
+    """
+
+    def __init__(
+        self,
+        program: Appender,
+        states: Sequence[State],
+        methods: Mapping[str, AppendingMethod],
+    ) -> None:
+        super().__init__(states)
+        self._program = program
+        self._methods = dict(methods)
+        self._buffers: Buffers | None = None
+        self._fixed: dict[str, Array] = {}
+        self._rows = np.zeros(1, np.int64)
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """See `Session.length`."""
+        return self._length
+
+    @property
+    def room(self) -> int:
+        """Rows that the buffers have room for."""
+        return 0 if self._buffers is None else self._buffers.room
+
+    def _run(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Outputs:
+        program = self._program
+        name, _ = choose_method(dict.fromkeys(program.methods), method)
+        appending = self._methods.get(name)
+        if appending is None:
+            return self._run_other(feeds, name, outputs)
+        if outputs is not None:
+            compiled = appending.method
+            choose_outputs(name, outputs, appending.outputs, compiled.types, compiled.known)
+        with appending.method.workspace.entered():
+            results = self._run_token(appending, feeds) if outputs is None else None
+            if results is None:
+                results = self._run_anew(appending, name, feeds, outputs)
+            for state in appending.updated:
+                self._fixed[state.input] = results.pop(state.output)
+        return results
+
+    def _run_token(self, appending: AppendingMethod, feeds: Feeds) -> Outputs | None:
+        """Run the prepared run; None where these feeds need another one."""
+        token, buffers = appending.token, self._buffers
+        if token is None or buffers is None or buffers.users > 1:
+            return None
+        self._rows[0] = self._length
+        given = {**feeds, **self._fixed_of(appending), LENGTH: self._rows}
+        total = self._length + token.rows
+        with self._program.naming(appending.method):
+            results = token.run(given, buffers, total, self._program.threads())
+        if results is not None:
+            self._length = total
+        return results
+
+    def _fixed_of(self, appending: AppendingMethod) -> dict[str, Array]:
+        return {
+            state.input: self._fixed[state.input]
+            for state in appending.states
+            if state.axis is None and state.input in self._fixed
+        }
+
+    def _run_anew(
+        self,
+        appending: AppendingMethod,
+        name: str,
+        feeds: Feeds,
+        outputs: Sequence[str] | None,
+    ) -> Outputs:
+        """Run a method whose feeds are checked, with buffers of enough room."""
+        signature = self._program.signature(name)
+        checked = dict(appending.checker.check(feeds))
+        for state, spec in states_of(signature, appending.states)[0]:
+            if state.axis is None:
+                kept = self._fixed.get(state.input)
+                checked[state.input] = (
+                    initial(spec, state, signature, feeds) if kept is None else kept
+                )
+        wanted = list(appending.outputs if outputs is None else outputs)
+        wanted += [state.output for state in appending.updated]
+        room = self._length + 1
+        while True:
+            buffers = self._own_buffers(appending, name, feeds, room)
+            self._rows[0] = self._length
+            given = {**checked, LENGTH: self._rows}
+            caches = {each: buffers.arrays[each] for each in appending.caches}
+            try:
+                results = self._program.run_method(appending.method, {**given, **caches}, wanted)
+                break
+            except CacheFullError as full:
+                if full.rows <= buffers.room:
+                    raise
+                room = full.rows
+        self._length += appending.appended_rows()
+        if outputs is None:
+            appending.prepare(buffers, given)
+        return results
+
+    def _own_buffers(
+        self, appending: AppendingMethod, name: str, feeds: Feeds, room: int
+    ) -> Buffers:
+        """Return buffers with room for so many rows, which no other session reads."""
+        buffers = self._buffers
+        if buffers is None:
+            signature = self._program.signature(name)
+            caches = {
+                state.input: Cache(
+                    state, initial(spec, state, signature, feeds).shape, dtype_of(spec)
+                )
+                for state, spec in states_of(signature, appending.states)[0]
+                if state.axis is not None
+            }
+            buffers = self._buffers = Buffers(caches, room, self._program.extra_bytes)
+        with self._program.forking:
+            if buffers.room < room or buffers.users > 1:
+                buffers.users -= 1
+                buffers = self._buffers = buffers.copy(self._length, max(room, buffers.room))
+        return buffers
+
+    def _run_other(self, feeds: Feeds, name: str, outputs: Sequence[str] | None) -> Outputs:
+        """Run a method that appends to no cache; it may begin them, as a prefill."""
+        signature = self._program.signature(name)
+        given, updated = states_of(signature, self.states)
+        fed = dict(feeds)
+        for state, spec in given:
+            kept = self._fixed.get(state.input)
+            fed[state.input] = initial(spec, state, signature, feeds) if kept is None else kept
+        states = {state.output for state in updated}
+        every = [spec.name for spec in signature.outputs]
+        wanted = [n for n in every if n not in states] if outputs is None else list(outputs)
+        asked = tuple(dict.fromkeys((*wanted, *states)))
+        whole = outputs is None and set(asked) == set(every)
+        results = self._program.run(fed, name, outputs=None if whole else asked)
+        if updated:
+            values = {state.input: results[state.output] for state in updated}
+            self._restore(values if not given else {**self._fixed, **values})
+        return {each: results[each] for each in wanted}
+
+    def _values(self) -> Mapping[str, Array]:
+        buffers = self._buffers
+        if buffers is None or not self._length:
+            return self._fixed
+        grown = {name: buffers.rows(name, self._length) for name in buffers.arrays}
+        return {**self._fixed, **grown}
+
+    def _restore(self, values: Mapping[str, Array]) -> None:
+        specs = {
+            spec.name: spec
+            for method in self._program.methods
+            for spec in self._program.inputs(method)
+        }
+        for name, value in values.items():
+            check_value(specs[name], value)
+        rows = rows_of(self.states, values)
+        caches = {
+            state.input: Cache(state, values[state.input].shape, values[state.input].dtype)
+            for state in self.states
+            if state.axis is not None and state.input in values
+        }
+        self._release()
+        if rows:
+            self._buffers = Buffers(caches, rows + 1, self._program.extra_bytes)
+            self._buffers.fill({name: values[name] for name in caches}, rows)
+        self._fixed = {name: value for name, value in values.items() if name not in caches}
+        self._length = rows
+
+    def _release(self) -> None:
+        buffers, self._buffers = self._buffers, None
+        if buffers is not None:
+            with self._program.forking:
+                buffers.users -= 1
+
+    def _rewind(self, rows: int) -> None:
+        self._length -= rows
+
+    def _fork(self) -> Self:
+        other = type(self)(self._program, self.states, self._methods)
+        other._share(self._buffers, self._fixed, self._length)  # noqa: SLF001  # of this class
+        return other
+
+    def _share(self, buffers: Buffers | None, fixed: Mapping[str, Array], length: int) -> None:
+        """Take the state of another session; which of the two appends first copies the buffers."""
+        with self._program.forking:
+            if buffers is not None:
+                buffers.users += 1
+        self._buffers, self._fixed, self._length = buffers, dict(fixed), length
