@@ -18,7 +18,8 @@ extern "Python" void np_release_in_python(void *context, void *address);
 # Without errno and traps, loops over rintf and the like are vectorized; contraction allows FMA
 # instructions. NaN and infinities are handled as the standard says.
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra"]
+# Functions of one type take what some of them need.
+FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 if "NARROWPASS_XNN_SANITIZE" in os.environ:
     # For `tox -e sanitize`. With more optimization, some files take minutes to compile.
     # Reports need lines, not variables. Sizes of objects are left to AddressSanitizer: UBSan knows

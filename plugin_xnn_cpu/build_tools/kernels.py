@@ -30,7 +30,7 @@ class Row:
 
 _ROW = re.compile(
     r"^NP_OPERATOR\((?P<operator>\w+),"
-    r'|^NP_(?:CONVERTED|KERNEL|SCRATCH_KERNEL)\((?P<kernel>\w+),\s*\w+,\s*(?P<params>\w+),\s*"'
+    r'|^NP_(?:CONVERTED|KERNEL)\((?P<kernel>\w+),\s*\w+,\s*(?P<params>\w+),\s*"'
     r'(?P<file>[^"]+)",',
     re.MULTILINE,
 )

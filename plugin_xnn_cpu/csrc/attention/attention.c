@@ -29,28 +29,28 @@ static double work_of(const struct np_attention_params *p) {
   return scores * (double)(p->depth + p->values);
 }
 
-static np_attention_job job_of(const struct np_attention_params *p, const void *const *inputs,
-                               void *out, void *workspace) {
+static np_attention_job attention_of(const struct np_attention_params *p, np_job *job) {
+  const void *const *inputs = job->inputs;
   return (np_attention_job){
       .params = p,
       .q = inputs[0],
       .k = inputs[1],
       .v = inputs[2],
       .mask = p->mask == NP_MASK_NONE ? NULL : inputs[3],
-      .out = out,
-      .scratch = workspace,
+      .out = job->out,
+      .scratch = (float *)(void *)job->scratch,
       .heads = p->parts == 1 ? heads_of(p) : 0,
   };
 }
 
-int np_attention(const void *params, const void *const *inputs, void *out, void *workspace,
-                 np_workers *workers) {
-  const struct np_attention_params *p = params;
-  np_attention_job task = job_of(p, inputs, out, workspace);
-  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 ? NULL : workers;
+static int attend(const struct np_attention_params *p, np_job *job) {
+  np_attention_job task = attention_of(p, job);
+  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 ? NULL : job->workers;
   np_parallel_for(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
   return 0;
 }
+
+int np_attention(np_job *job) { return attend(job->params, job); }
 
 static void cache_part(void *context, size_t thread, size_t index) {
   const np_attention_job *task = context;
@@ -60,24 +60,23 @@ static void cache_part(void *context, size_t thread, size_t index) {
 }
 
 /* Of what attention reads, and both caches behind. */
-int np_cached_attention(const void *params, const void *const *inputs, void *out, void *workspace,
-                        np_workers *workers) {
-  const struct np_cached_attention_params *c = params;
+int np_cached_attention(np_job *job) {
+  const struct np_cached_attention_params *c = job->params;
   const struct np_attention_params *p = &c->attention;
-  const void *const *caches = inputs + c->cache_input;
+  const void *const *caches = job->inputs + c->cache_input;
   if (!c->at_once) {
     for (int i = 0; i < 2; i++) {
-      const int status = np_copy(&c->copies[i], &caches[i], (void *)inputs[1 + i], workers);
-      if (status != 0) return status;
+      np_job copy = {&c->copies[i], &caches[i], (void *)job->inputs[1 + i], NULL, job->workers, 0};
+      np_copy(&copy);
     }
-    return p->rows == 0 ? 0 : np_attention(p, inputs, out, workspace, workers);
+    return p->rows == 0 ? 0 : attend(p, job);
   }
-  np_attention_job task = job_of(p, inputs, out, workspace);
+  np_attention_job task = attention_of(p, job);
   task.cached = c;
   task.past_k = caches[0];
   task.past_v = caches[1];
   /* Copies from and to memory take longer than what is computed. */
-  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 && !c->streamed ? NULL : workers;
+  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 && !c->streamed ? NULL : job->workers;
   np_parallel_for(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
   return 0;
 }
@@ -89,28 +88,27 @@ static int64_t length_of(const void *length, size_t capacity, size_t new_rows) {
   return found >= 0 && new_rows <= capacity && found <= (int64_t)(capacity - new_rows) ? found : -1;
 }
 
-int np_appended_attention(const void *params, const void *const *inputs, void *out,
-                          void *workspace, np_workers *workers) {
-  const struct np_appended_attention_params *a = params;
+int np_appended_attention(np_job *job) {
+  const struct np_appended_attention_params *a = job->params;
   struct np_cached_attention_params cached = {.attention = a->attention};
   struct np_attention_params *p = &cached.attention;
-  const int64_t length = length_of(inputs[a->length_input], p->keys, a->new_rows);
+  const int64_t length = length_of(job->inputs[a->length_input], p->keys, a->new_rows);
   if (length < 0) return NP_STATUS_INDEX;
   p->keys = (size_t)length + a->new_rows;
   if (p->keys == 0) return NP_STATUS_INDEX;
   for (int i = 0; i < 4 && a->mask_rows; i++) p->mask_strides[i] *= (ptrdiff_t)p->keys;
-  if (!a->at_once) return np_attention(p, inputs, out, workspace, workers);
+  if (!a->at_once) return attend(p, job);
   /* All rows are cached ones, which lie where they belong. */
   cached.past = p->keys;
   for (int i = 0; i < 3; i++) {
     cached.k_strides[i] = p->k_strides[i];
     cached.v_strides[i] = p->v_strides[i];
   }
-  np_attention_job task = job_of(p, inputs, out, workspace);
+  np_attention_job task = attention_of(p, job);
   task.cached = &cached;
   task.past_k = task.k;
   task.past_v = task.v;
-  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 ? NULL : workers;
+  np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 ? NULL : job->workers;
   np_parallel_for(used, cache_part, &task, heads_of(p), NP_DISABLE_DENORMALS);
   return 0;
 }

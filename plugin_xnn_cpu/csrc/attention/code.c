@@ -3,6 +3,7 @@
 
 #include "attention/head.h"
 #include "simd/f32.h"
+#include "simd/polynomial.h"
 
 #define MOST_ROWS 12 /* of a tile */
 #if LANES == 16

@@ -26,10 +26,8 @@ struct np_rotary_params {
 
 /* Pairs that lie a half apart. `apart` is how far the second one's cosine and sine lie from the
  * first one's: as far as the pair, or 0 where both have the same. */
-NP_MULTIVERSIONED(void, rotate_halves,
-                  (const float *x, const float *cosines, const float *sines, float *out,
-                   size_t half, size_t distance),
-                  (x, cosines, sines, out, half, distance)) {
+NP_INLINE void rotate_halves(const float *x, const float *cosines, const float *sines, float *out,
+                             size_t half, size_t distance) {
   float first[PAIRS], second[PAIRS];
   for (size_t start = 0; start < half; start += PAIRS) {
     const size_t count = np_min(half - start, PAIRS);
@@ -46,10 +44,8 @@ NP_MULTIVERSIONED(void, rotate_halves,
 }
 
 /* Pairs that lie side by side; so do their cosines and sines, if there are two of each. */
-NP_MULTIVERSIONED(void, rotate_interleaved,
-                  (const float *x, const float *cosines, const float *sines, float *out,
-                   size_t half, size_t step),
-                  (x, cosines, sines, out, half, step)) {
+NP_INLINE void rotate_interleaved(const float *x, const float *cosines, const float *sines,
+                                  float *out, size_t half, size_t step) {
   float read[2 * PAIRS];
   const size_t next = step - 1;
   for (size_t start = 0; start < half; start += PAIRS) {
@@ -65,8 +61,7 @@ NP_MULTIVERSIONED(void, rotate_interleaved,
   }
 }
 
-static void rotate_rows(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+NP_TILE(rotate_rows) {
   const struct np_rotary_params *p = job->params;
   const size_t half = p->rotated / 2;
   const ptrdiff_t *const strides[] = {p->x_strides, p->cos_strides, p->sin_strides, p->out_strides};
@@ -87,11 +82,10 @@ static void rotate_rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_rotary(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_rotary_params *p = params;
+int np_rotary(np_job *job) {
+  const struct np_rotary_params *p = job->params;
   const size_t count = np_element_count(3, p->sizes);
   if (count == 0 || p->depth == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rotate_rows, count,
-                      1 + NP_PARALLEL_MIN_BYTES / 8 / p->depth, count * p->depth * sizeof(float),
-                      NP_DISABLE_DENORMALS, workers);
+  return np_for_tiles(job, rotate_rows, count, 1 + NP_PARALLEL_MIN_BYTES / 8 / p->depth,
+                      count * p->depth * sizeof(float), NP_DISABLE_DENORMALS);
 }

@@ -1,7 +1,7 @@
 /* Rows of scores, masked, to the weights of values, for one instruction set;
  * attention/code.h includes this. */
 
-/* exp of what is at most 0, or NaN; see elementwise/function.c for the polynomial. */
+/* exp of what is at most 0, or NaN; see simd/exp_log.h for the polynomial. */
 NP_INLINE vec exp_of_at_most_0(vec x) {
 #ifdef __AVX512F__
   const float least = -110.0f; /* 0 of itself, and not infinite */
@@ -14,11 +14,8 @@ NP_INLINE vec exp_of_at_most_0(vec x) {
   const vec shifted = t * 1.44269504f + 12582912.0f;
   const vec n = shifted - 12582912.0f;
   const vec r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
-  vec p = r * 0.00829030573f + 0.0418979749f;
-  p = p * r + 0.166676372f;
-  p = p * r + 0.499991506f;
-  p = p * r + 0.999999702f;
-  p = p * r + 1.0f;
+  const vec p = NP_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f, 0.0418979749f,
+                               0.00829030573f);
 #ifdef __AVX512F__
   return (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else

@@ -13,35 +13,17 @@
 /* out = epilogue(sum over the kernel window of input · weight, plus the bias). Images are float32
  * [N, H, W, C], the epilogue's residual is as the output; a GEMM's rows are an image of one column.
  *
- * Inputs are rounded to bfloat16, to nearest even, in a copy of what a row tile of output rows is
- * computed from, with zeros around; output pixels are read from there in runs of dense elements: a
- * row of the kernel window, or a pixel of it where its pixels lie apart. Accumulators are float32:
- * the bias, then the elements of a run in pairs, of each the second one first. Subnormal numbers
- * count as 0 wherever they appear. Two bfloat16 numbers that are multiplied have 16 bits, which
- * float32 has exactly: whether a processor multiplies and adds in one instruction does not matter,
- * and results are the same bits on all. */
+ * Inputs are rounded to bfloat16, to nearest even, in the copy of a row tile. Accumulators are
+ * float32: the bias, then the elements of a run in pairs, of each the second one first. Subnormal
+ * numbers count as 0 wherever they appear. Two bfloat16 numbers that are multiplied have 16 bits,
+ * which float32 has exactly: whether a processor multiplies and adds in one instruction does not
+ * matter, and results are the same bits on all. */
 struct np_bf16_convolution_params {
   const void *packed;
-  struct np_image_sizes image;
-  size_t outputs;
-  size_t groups;
-  size_t kernel[2]; /* height, width */
-  size_t image_steps[2]; /* between pixels of the image that are copied */
-  size_t steps[2];       /* between output pixels in the copy */
-  size_t dilations[2];
-  size_t pads[2];    /* above, left */
-  size_t wide_width; /* columns of the copy */
-  size_t runs;
-  size_t run_length;
-  size_t row_tile;  /* output rows */
-  size_t row_tiles; /* of an image */
-  size_t chunk;     /* output pixels of a row tile that stay in cache for all columns */
-  size_t parts;     /* that the columns of a group are divided into, for threads */
-  size_t part_columns;
+  struct np_convolution_geometry geometry;
+  size_t chunk; /* output pixels of a row tile that stay in cache for all columns */
   struct np_epilogue epilogue;
-  int32_t target;       /* NP_TARGET_* */
-  size_t pixels_offset; /* in a thread's scratch memory: the indirection */
-  size_t runs_offset;
+  int32_t target;        /* NP_TARGET_* */
   size_t thread_scratch; /* bytes */
 };
 

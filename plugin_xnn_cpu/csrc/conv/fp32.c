@@ -8,9 +8,7 @@ typedef struct {
   const struct np_fp32_convolution_params *params;
   np_fp32_multiply *multiply;
   np_epilogue_plan end;
-  const float *in;
   float *out;
-  uint8_t *scratch;
 } conv_job;
 
 size_t np_fp32_lanes(void) {
@@ -23,15 +21,12 @@ np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {
   const int32_t isa = np_isa_for(target);
   if (lanes == 8 && isa >= NP_TARGET_AVX2) return np_fp32_multiply_avx2;
   if (lanes == 16 && isa >= NP_TARGET_AVX512) return np_fp32_multiply_avx512;
-#else
-  (void)lanes, (void)target;
 #endif
   return np_fp32_multiply_plain;
 }
 
 /* Copies have the elements as they are. */
 static void copy(const void *in, size_t count, int32_t zero, void *out) {
-  (void)zero;
   memcpy(out, in, count * sizeof(float));
 }
 
@@ -45,31 +40,32 @@ typedef struct {
 
 /* The part that follows another one; the first one follows one of no runs. 0 after the last. */
 static int next_part(const struct np_fp32_convolution_params *p, inputs_part *part) {
-  const size_t pieces = (p->run_length + p->depth - 1) / p->depth; /* of a run */
+  const size_t pieces = np_ceil_div(p->geometry.run_length, p->depth); /* of a run */
   if (pieces > 1) {
-    const size_t piece = ((p->run_length + pieces - 1) / pieces + 7) / 8 * 8;
+    const size_t piece = (np_ceil_div(p->geometry.run_length, pieces) + 7) / 8 * 8;
     part->start += part->length;
-    part->run += part->start == p->run_length;
-    part->start %= p->run_length;
+    part->run += part->start == p->geometry.run_length;
+    part->start %= p->geometry.run_length;
     part->runs = 1;
-    part->length = p->run_length - part->start < piece ? p->run_length - part->start : piece;
-    return part->run < p->runs;
+    part->length = np_min(p->geometry.run_length - part->start, piece);
+    return part->run < p->geometry.runs;
   }
-  const size_t parts = (p->runs * p->run_length + p->depth - 1) / p->depth;
-  const size_t together = (p->runs + parts - 1) / parts;
+  const size_t together = np_ceil_div(
+      p->geometry.runs, np_ceil_div(p->geometry.runs * p->geometry.run_length, p->depth));
   part->run += part->runs;
-  part->length = p->run_length;
-  part->runs = p->runs - part->run < together ? p->runs - part->run : together;
-  return part->run < p->runs;
+  part->length = p->geometry.run_length;
+  part->runs = np_min(p->geometry.runs - part->run, together);
+  return part->run < p->geometry.runs;
 }
 
 static np_fp32_panel_extent place(const struct np_fp32_convolution_params *p, size_t number) {
-  return np_fp32_panel_at(p->lanes, p->outputs / p->groups, p->runs * p->run_length, number);
+  return np_fp32_panel_at(p->lanes, p->geometry.outputs / p->geometry.groups,
+                          p->geometry.runs * p->geometry.run_length, number);
 }
 
 static const float *weights_of(const struct np_fp32_convolution_params *p, const float *packed,
                                np_fp32_panel_extent panel, inputs_part part) {
-  const size_t before = part.run * p->run_length + part.start;
+  const size_t before = part.run * p->geometry.run_length + part.start;
   return packed + panel.offset + panel.width * (1 + before);
 }
 
@@ -131,45 +127,39 @@ static void multiply_group(const conv_job *task, np_fp32_panel panel, const floa
 static void some_rows(const conv_job *task, const float *image, size_t first, size_t rows,
                       size_t panel, size_t end, float *out, uint8_t *scratch) {
   const struct np_fp32_convolution_params *p = task->params;
-  const size_t channels = p->image.channels, out_width = p->image.out_width;
-  int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
-  int32_t *runs = (int32_t *)(scratch + p->runs_offset);
-  const np_indirection indirection = {p->wide_width, channels,     p->kernel,
-                                      p->steps,      p->dilations, p->runs};
+  const struct np_convolution_geometry *g = &p->geometry;
+  const size_t channels = g->image.channels, out_width = g->image.out_width;
+  int32_t *pixels = (int32_t *)(scratch + g->pixels_offset);
+  int32_t *runs = (int32_t *)(scratch + g->runs_offset);
   const int side_by_side =
-      p->runs == 1 && p->steps[1] == 1 && (rows == 1 || p->steps[0] * p->wide_width == out_width);
-  np_indirection_fill(&indirection, side_by_side ? 0 : rows, out_width, pixels, runs);
+      g->runs == 1 && g->steps[1] == 1 && (rows == 1 || g->steps[0] * g->wide_width == out_width);
+  np_indirection_fill(g, side_by_side ? 0 : rows, pixels, runs);
   if (p->copies) {
-    static const size_t all[2] = {1, 1};
     const np_padded_image source = {
         .pixels = image,
         .in_element = sizeof(float),
-        .sizes = &p->image,
-        .pads = p->pads,
-        .picks = all,
-        .wide_width = p->wide_width,
+        .geometry = g,
         .element = sizeof(float),
         .convert = copy,
     };
-    np_pad_image_rows(&source, first * p->steps[0],
-                      np_reach(p->kernel, p->steps, p->dilations, rows), scratch);
+    np_pad_image_rows(&source, first, rows, scratch);
     image = (const float *)scratch;
   } else {
-    image += first * p->steps[0] * p->wide_width * channels;
+    image += first * g->steps[0] * g->wide_width * channels;
   }
 
-  const size_t outputs = p->outputs / p->groups, inputs = channels / p->groups;
-  const size_t group_size = np_fp32_packed_size(p->lanes, 1, outputs, p->runs * p->run_length);
+  const size_t outputs = g->outputs / g->groups, inputs = channels / g->groups;
+  const size_t group_size = np_fp32_packed_size(p->lanes, 1, outputs, g->runs * g->run_length);
   np_fp32_panel given = {
       .pixels = pixels,
       .row_stride = side_by_side ? channels : 0,
       .count = rows * out_width,
       .runs = runs,
       .lanes = p->lanes,
-      .out_stride = p->outputs,
+      .out_stride = g->outputs,
       .epilogue = &task->end.epilogue,
   };
-  for (size_t group = 0; group < p->groups; group++) {
+  for (size_t group = 0; group < g->groups; group++) {
     given.image = image + group * inputs;
     given.out = out + group * outputs;
     const float *packed = (const float *)p->packed + group * (group_size / sizeof(float));
@@ -177,48 +167,41 @@ static void some_rows(const conv_job *task, const float *image, size_t first, si
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  const conv_job *task = context;
-  const struct np_fp32_convolution_params *p = task->params;
-  const struct np_image_sizes *sizes = &p->image;
-  const np_convolution_part part = np_convolution_part_of(
-      index, p->row_tile, p->row_tiles, sizes->out_height, 1, p->parts, p->parts);
-  const float *image = task->in + part.image * sizes->height * sizes->width * sizes->channels;
-  const size_t row = part.image * sizes->out_height + part.rows.first;
-  const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
-  some_rows(task, image, part.rows.first, part.rows.count, part.columns.first * panels / p->parts,
-            part.columns.end * panels / p->parts,
-            task->out + row * sizes->out_width * p->outputs,
-            task->scratch + thread * p->thread_scratch);
-}
-
-static conv_job job_of(const struct np_fp32_convolution_params *p, const float *in,
-                       const float *residual, float *out, uint8_t *scratch) {
+static conv_job job_of(const struct np_fp32_convolution_params *p, const float *residual,
+                       float *out) {
   return (conv_job){
       .params = p,
       .multiply = np_fp32_multiply_for(p->lanes, p->target),
       .end = np_epilogue_plan_of(&p->epilogue, residual, p->target),
-      .in = in,
       .out = out,
-      .scratch = scratch,
   };
+}
+
+static void part(np_job *job, size_t thread, size_t index) {
+  const struct np_fp32_convolution_params *p = job->params;
+  const struct np_convolution_geometry *g = &p->geometry;
+  const struct np_image_sizes *sizes = &g->image;
+  const conv_job task = job_of(p, job->inputs[1], job->out);
+  const np_convolution_part part = np_convolution_part_of(index, g->row_tile, g->row_tiles,
+                                                          sizes->out_height, 1, g->parts, g->parts);
+  const float *image =
+      (const float *)job->inputs[0] + part.image * sizes->height * sizes->width * sizes->channels;
+  const size_t row = part.image * sizes->out_height + part.rows.first;
+  const size_t panels = np_fp32_panels(p->lanes, g->outputs / g->groups);
+  some_rows(&task, image, part.rows.first, part.rows.count, part.columns.first * panels / g->parts,
+            part.columns.end * panels / g->parts, task.out + row * sizes->out_width * g->outputs,
+            job->scratch + thread * p->thread_scratch);
 }
 
 void np_fp32_convolution_rows(const struct np_fp32_convolution_params *p, const float *image,
                               size_t first, size_t rows, const float *residual, float *out,
                               uint8_t *scratch) {
-  const conv_job task = job_of(p, image, residual, out, scratch);
-  const size_t panels = np_fp32_panels(p->lanes, p->outputs / p->groups);
+  const conv_job task = job_of(p, residual, out);
+  const size_t panels = np_fp32_panels(p->lanes, p->geometry.outputs / p->geometry.groups);
   some_rows(&task, image, first, rows, 0, panels, out, scratch);
 }
 
-int np_fp32_convolution(const void *params, const void *const *inputs, void *out, void *workspace,
-                        np_workers *workers) {
-  const struct np_fp32_convolution_params *p = params;
-  conv_job task = job_of(p, inputs[0], inputs[1], out, workspace);
-  const double pixels = (double)p->image.batch * (double)(p->image.out_height * p->image.out_width);
-  const double work = pixels * (double)p->outputs * (double)(p->runs * p->run_length);
-  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task,
-                  p->image.batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
-  return 0;
+int np_fp32_convolution(np_job *job) {
+  const struct np_fp32_convolution_params *p = job->params;
+  return np_indirect_convolution(job, &p->geometry, part, NP_SMALL_FLOAT32, NP_DISABLE_DENORMALS);
 }

@@ -14,34 +14,18 @@
  * epilogue/epilogue.h. Images are [N, H, W, C]; a GEMM is a pointwise convolution. The second input
  * is the residual, if any; the output may lie where it does if that is added before the function.
  *
- * Output pixels are read from the image, or from a copy with zeros around of what a row tile of
- * output rows is computed from, in runs of dense elements: a row of the kernel window, or a pixel
- * of it where its pixels lie apart. Long K dimensions are accumulated in blocks of about `depth`
- * inputs, so that the weights of a part of a panel stay in the L1 and L2 caches for all output
- * pixels of the row tile. */
+ * Long K dimensions are accumulated in blocks of about `depth` inputs, so that the weights of a
+ * part of a panel stay in the L1 and L2 caches for all output pixels of the row tile. Panels are
+ * divided into the parts of the geometry, not columns. */
 struct np_fp32_convolution_params {
   const void *packed;
-  size_t lanes; /* of the packed weights */
-  struct np_image_sizes image;
-  size_t outputs;
-  size_t groups;
-  size_t kernel[2]; /* height, width */
-  size_t steps[2]; /* between output pixels */
-  size_t dilations[2];
-  size_t pads[2];    /* above, left */
-  int32_t copies;    /* whether row tiles are copied */
-  size_t wide_width; /* columns of the copy, or of the image */
-  size_t runs;
-  size_t run_length;
+  struct np_convolution_geometry geometry;
+  size_t lanes;   /* of the packed weights */
+  int32_t copies; /* whether row tiles are copied */
   size_t depth;
   int32_t panels_within; /* all panels for a part of the inputs, rather than the other way round */
-  size_t row_tile;       /* output rows */
-  size_t row_tiles;      /* of an image */
-  size_t parts;          /* that the panels of a group are divided into, for threads */
   struct np_epilogue epilogue;
-  int32_t target;       /* NP_TARGET_* */
-  size_t pixels_offset; /* in a thread's scratch memory: the indirection */
-  size_t runs_offset;
+  int32_t target;        /* NP_TARGET_* */
   size_t thread_scratch; /* bytes */
 };
 

@@ -1,11 +1,6 @@
 /* Depthwise convolutions of float32; see depthwise/fp32.h. */
 #include "depthwise/fp32_tile.h"
 
-typedef struct {
-  np_job job;
-  np_epilogue_plan end;
-} depthwise_job;
-
 static size_t block_size(size_t height, size_t width) {
   return (1 + height * width) * NP_FP32_DEPTHWISE_BLOCK;
 }
@@ -59,40 +54,36 @@ void np_fp32_depthwise_row_pointers(const struct np_fp32_depthwise_params *p, co
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  const depthwise_job *task = context;
-  const struct np_fp32_depthwise_params *p = task->job.params;
+static void part(np_job *job, size_t thread, size_t index) {
+  const struct np_fp32_depthwise_params *p = job->params;
+  const np_epilogue_plan end = np_epilogue_plan_of(&p->epilogue, job->inputs[1], p->target);
   const struct np_image_sizes *sizes = &p->image;
   const np_convolution_part part = np_convolution_part_of(
       index, p->row_tile, p->row_tiles, sizes->out_height, p->part, p->parts, sizes->channels);
   const size_t channel = part.columns.first;
-  const float *image = (const float *)task->job.inputs[0] + channel +
+  const float *image = (const float *)job->inputs[0] + channel +
                        part.image * sizes->height * sizes->width * sizes->channels;
-  const float **rows = (const float **)(void *)(task->job.scratch + thread * p->thread_scratch);
+  const float **rows = (const float **)(void *)(job->scratch + thread * p->thread_scratch);
   const size_t row = part.image * sizes->out_height + part.rows.first;
   const size_t at = row * sizes->out_width * sizes->channels + channel;
-  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(p, &task->end);
+  np_fp32_depthwise_tile tile = np_fp32_depthwise_tile_for(p, &end);
   tile.count = part.rows.count;
   tile.columns = part.columns.count;
   tile.packed += channel / NP_FP32_DEPTHWISE_BLOCK * block_size(p->kernel[0], p->kernel[1]);
-  tile.out = (float *)task->job.out + at;
-  tile.before = task->end.before == NULL ? NULL : task->end.before + at;
-  tile.after = task->end.after == NULL ? NULL : task->end.after + at;
+  tile.out = (float *)job->out + at;
+  tile.before = end.before == NULL ? NULL : end.before + at;
+  tile.after = end.after == NULL ? NULL : end.after + at;
   np_fp32_depthwise_row_pointers(p, image, part.rows.first, tile.count, rows);
   tile.rows = rows;
   NP_FOR_ISA(np_fp32_depthwise, p->target)(&tile);
 }
 
-int np_fp32_depthwise(const void *params, const void *const *inputs, void *out, void *workspace,
-                      np_workers *workers) {
-  const struct np_fp32_depthwise_params *p = params;
+int np_fp32_depthwise(np_job *job) {
+  const struct np_fp32_depthwise_params *p = job->params;
   const struct np_image_sizes *sizes = &p->image;
-  depthwise_job task = {{params, inputs, out, workspace, 0},
-                        np_epilogue_plan_of(&p->epilogue, inputs[1], p->target)};
   const size_t outputs = sizes->out_height * sizes->out_width * sizes->channels;
   const double work =
       (double)sizes->batch * (double)outputs * (double)(p->kernel[0] * p->kernel[1]);
-  np_parallel_for(work < NP_SMALL_DEPTHWISE ? NULL : workers, part, &task,
-                  sizes->batch * p->row_tiles * p->parts, NP_DISABLE_DENORMALS);
-  return 0;
+  return np_for_parts(job, part, sizes->batch * p->row_tiles * p->parts, work < NP_SMALL_DEPTHWISE,
+                      NP_DISABLE_DENORMALS);
 }

@@ -21,6 +21,21 @@ NP_INLINE const float *weights_of(const np_fp32_depthwise_tile *p, size_t channe
   return p->packed + channel / BLOCK * size + channel % BLOCK;
 }
 
+/* Accumulators of a pixel: LANES of them, or `some` unless `whole`. */
+NP_INLINE void store_pixel(const np_fp32_depthwise_tile *p, float *to, vec x, size_t some,
+                           const int whole) {
+  if (p->before != NULL) {
+    const float *added = p->before + (to - p->out);
+    x += whole ? load(added) : load_some(added, some);
+  }
+  x = clamp(x, p->low, p->high);
+  if (whole) {
+    store(to, x);
+  } else {
+    store_some(to, x, some);
+  }
+}
+
 /* `high` × WIDE outputs of LANES channels of a dense kernel window of `size` × `size` with stride
  * `step`; x[i] is where row i of the image has the tile's first column. */
 NP_INLINE void tile(const np_fp32_depthwise_tile *p, const float *const *x, size_t channel, float *out,
@@ -50,8 +65,7 @@ NP_INLINE void tile(const np_fp32_depthwise_tile *p, const float *const *x, size
   UNROLL for (int r = 0; r < high; r++) {
     UNROLL for (int i = 0; i < WIDE; i++) {
       float *to = out + (size_t)r * out_row + (size_t)i * pixel + channel;
-      if (p->before != NULL) acc[r][i] += load(p->before + (to - p->out));
-      store(to, clamp(acc[r][i], p->low, p->high));
+      store_pixel(p, to, acc[r][i], LANES, 1);
     }
   }
 }
@@ -100,18 +114,7 @@ NP_INLINE void any(const np_fp32_depthwise_tile *p, size_t row, size_t column, t
   float *out = p->out + (row * p->out_width + column) * p->pixel + channel;
   UNROLL for (int i = 0; i < pixels; i++) {
     UNROLL for (int v = 0; v < vectors; v++) {
-      float *to = out + (size_t)i * p->pixel + v * LANES;
-      vec x = acc[i][v];
-      if (p->before != NULL) {
-        const float *added = p->before + (to - p->out);
-        x += whole ? load(added) : load_some(added, some);
-      }
-      x = clamp(x, p->low, p->high);
-      if (whole) {
-        store(to, x);
-      } else {
-        store_some(to, x, some);
-      }
+      store_pixel(p, out + (size_t)i * p->pixel + v * LANES, acc[i][v], some, whole);
     }
   }
 }

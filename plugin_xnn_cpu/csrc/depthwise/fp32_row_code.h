@@ -97,17 +97,7 @@ NP_INLINE void wide_tile(const np_fp32_depthwise_tile *p, const np_wide_tile *t,
     if ((unsigned)i >= t->count) break;
     UNROLL for (int v = 0; v < vectors; v++) {
       float *to = out + (size_t)i * p->pixel + t->channel + v * LANES;
-      vec x = acc[v][i];
-      if (p->before != NULL) {
-        const float *added = p->before + (to - p->out);
-        x += whole ? load(added) : load_some(added, t->some);
-      }
-      x = clamp(x, p->low, p->high);
-      if (whole) {
-        store(to, x);
-      } else {
-        store_some(to, x, t->some);
-      }
+      store_pixel(p, to, acc[v][i], t->some, whole);
     }
   }
 }

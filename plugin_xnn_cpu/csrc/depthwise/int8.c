@@ -91,8 +91,7 @@ static void rows_by_fours(const source_image *source, np_range rows, np_int8_dep
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  const np_job *job = context;
+static void part(np_job *job, size_t thread, size_t index) {
   const struct np_int8_depthwise_params *p = job->params;
   const struct np_image_sizes *sizes = &p->image;
   const np_int8_micro_kernels *code = np_int8_micro_kernels_for(p->target, p->vnni);
@@ -126,15 +125,13 @@ static void part(void *context, size_t thread, size_t index) {
                                             job->scratch + thread * p->thread_scratch, row_size);
 }
 
-int np_int8_depthwise(const void *params, const void *const *inputs, void *out, void *workspace,
-                      np_workers *workers) {
-  const struct np_int8_depthwise_params *p = params;
+int np_int8_depthwise(np_job *job) {
+  const struct np_int8_depthwise_params *p = job->params;
   const struct np_image_sizes *sizes = &p->image;
   const size_t blocks = np_ceil_div(sizes->channels, channels_of(p));
   const size_t outputs = sizes->out_height * sizes->out_width * sizes->channels;
   const double work =
       (double)sizes->batch * (double)outputs * (double)(p->kernel[0] * p->kernel[1]);
-  return np_run_parts((np_job){params, inputs, out, workspace, 0}, part,
-                      sizes->batch * p->row_tiles * blocks, 0,
-                      work < NP_SMALL_DEPTHWISE ? NULL : workers);
+  return np_for_parts(job, part, sizes->batch * p->row_tiles * blocks, work < NP_SMALL_DEPTHWISE,
+                      0);
 }

@@ -49,15 +49,14 @@ static void fill_row_pointers(const struct np_fp32_separable_params *p, const fl
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  const np_job *job = context;
+static void part(np_job *job, size_t thread, size_t index) {
   const struct np_fp32_separable_params *p = job->params;
   const struct np_fp32_depthwise_params *d = &p->depthwise;
   const np_epilogue_plan end = np_epilogue_plan_of(&d->epilogue, NULL, d->target);
   const size_t number = index / p->spans;
   const np_range span = np_range_of(index % p->spans, p->span, d->image.out_height);
   const int expands = p->expand.packed != NULL;
-  const struct np_image_sizes *given = expands ? &p->expand.image : &d->image;
+  const struct np_image_sizes *given = expands ? &p->expand.geometry.image : &d->image;
   const float *image =
       (const float *)job->inputs[0] + number * given->height * given->width * given->channels;
   const int adds = p->project.epilogue.residual != NP_RESIDUAL_NONE;
@@ -89,16 +88,14 @@ static void part(void *context, size_t thread, size_t index) {
     }
     NP_FOR_ISA(np_fp32_depthwise, d->target)(&tile);
     const size_t pixel = (number * d->image.out_height + row) * d->image.out_width;
-    const size_t at = pixel * p->project.outputs;
+    const size_t at = pixel * p->project.geometry.outputs;
     np_fp32_convolution_rows(&p->project, middle, 0, tile.count,
                              adds ? (const float *)job->inputs[1] + at : NULL,
                              (float *)job->out + at, inner);
   }
 }
 
-int np_fp32_separable(const void *params, const void *const *inputs, void *out, void *workspace,
-                      np_workers *workers) {
-  const struct np_fp32_separable_params *p = params;
-  return np_run_parts((np_job){params, inputs, out, workspace, 0}, part,
-                      p->depthwise.image.batch * p->spans, NP_DISABLE_DENORMALS, workers);
+int np_fp32_separable(np_job *job) {
+  const struct np_fp32_separable_params *p = job->params;
+  return np_for_parts(job, part, p->depthwise.image.batch * p->spans, 0, NP_DISABLE_DENORMALS);
 }

@@ -10,9 +10,12 @@ struct np_add_clamp_params {
 
 #define TILE 4096
 
-NP_MULTIVERSIONED(void, add_clamp,
-                  (const float *a, const float *b, float *out, size_t count, float low, float high),
-                  (a, b, out, count, low, high)) {
+NP_TILE(add_clamp) {
+  const struct np_add_clamp_params *p = job->params;
+  const float *a = (const float *)job->inputs[0] + start;
+  const float *b = (const float *)job->inputs[1] + start;
+  const float low = p->low, high = p->high;
+  float *out = (float *)job->out + start;
   for (size_t i = 0; i < count; i++) {
     float sum = a[i] + b[i];
     sum = sum < low ? low : sum; /* NaN stays */
@@ -20,15 +23,7 @@ NP_MULTIVERSIONED(void, add_clamp,
   }
 }
 
-static void add_clamp_part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
-  const struct np_add_clamp_params *p = job->params;
-  const float *a = job->inputs[0], *b = job->inputs[1];
-  add_clamp(a + start, b + start, (float *)job->out + start, count, p->low, p->high);
-}
-
-int np_add_clamp(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const size_t count = ((const struct np_add_clamp_params *)params)->count;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, add_clamp_part, count, TILE,
-                      count * 4, 0, workers);
+int np_add_clamp(np_job *job) {
+  const size_t count = ((const struct np_add_clamp_params *)job->params)->count;
+  return np_for_tiles(job, add_clamp, count, TILE, count * 4, 0);
 }

@@ -37,16 +37,14 @@ NP_INLINE uint16_t rounded(float value) {
   return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : result);
 }
 
-#define NP_CONVERSION(name, source, target, expression)                                        \
-  NP_MULTIVERSIONED(void, name, (const source *in, target *out, size_t count), (in, out, count)) { \
-    for (size_t i = 0; i < count; i++) {                                                           \
-      const source x = in[i];                                                                      \
-      out[i] = expression;                                                                         \
-    }                                                                                              \
-  }                                                                                                \
-  static void name##_part(void *context, size_t start, size_t count) {                             \
-    const np_job *job = context;                                                                   \
-    name((const source *)job->inputs[0] + start, (target *)job->out + start, count);               \
+#define NP_CONVERSION(name, source, target, expression)        \
+  NP_TILE(name) {                                              \
+    const source *in = (const source *)job->inputs[0] + start; \
+    target *out = (target *)job->out + start;                  \
+    for (size_t i = 0; i < count; i++) {                       \
+      const source x = in[i];                                  \
+      out[i] = expression;                                     \
+    }                                                          \
   }
 
 NP_CONVERSION(f16_to_f32, uint16_t, float, from_half(x))
@@ -56,14 +54,13 @@ NP_CONVERSION(f32_to_bf16, float, uint16_t, rounded(x))
 NP_CONVERSION(round_to_f16, float, float, from_half(to_half(x)))
 NP_CONVERSION(round_to_bf16, float, float, np_float_of((uint32_t)rounded(x) << 16))
 
-int np_convert(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+int np_convert(np_job *job) {
   static np_tile *const parts[] = {
-      [NP_CONVERT_F16_TO_F32] = f16_to_f32_part,     [NP_CONVERT_F32_TO_F16] = f32_to_f16_part,
-      [NP_CONVERT_BF16_TO_F32] = bf16_to_f32_part,   [NP_CONVERT_F32_TO_BF16] = f32_to_bf16_part,
-      [NP_CONVERT_ROUND_TO_F16] = round_to_f16_part, [NP_CONVERT_ROUND_TO_BF16] = round_to_bf16_part,
+      [NP_CONVERT_F16_TO_F32] = f16_to_f32,     [NP_CONVERT_F32_TO_F16] = f32_to_f16,
+      [NP_CONVERT_BF16_TO_F32] = bf16_to_f32,   [NP_CONVERT_F32_TO_BF16] = f32_to_bf16,
+      [NP_CONVERT_ROUND_TO_F16] = round_to_f16, [NP_CONVERT_ROUND_TO_BF16] = round_to_bf16,
   };
-  const struct np_convert_params *p = params;
+  const struct np_convert_params *p = job->params;
   /* Denormals are left as they are: half of the subnormal halves pass through them. */
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, parts[p->conversion], p->count, TILE,
-                      p->count * 4, 0, workers);
+  return np_for_tiles(job, parts[p->conversion], p->count, TILE, p->count * 4, 0);
 }

@@ -14,9 +14,7 @@ static np_binary_row *row_for(const struct np_typed_binary_params *p) {
   return (p->type >= NP_TYPE_FLOAT32 ? np_float_row : np_integer_row)(p->op, p->type);
 }
 
-static void binary_rows(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const np_job *job = context;
+static void binary_rows(np_job *job, size_t thread, size_t index) {
   const struct np_typed_binary_params *p = job->params;
   const size_t last = p->rank - 1, size = p->sizes[last], tiles = np_ceil_div(size, TILE);
   const np_range columns = np_range_of(index % tiles, TILE, size);
@@ -32,84 +30,59 @@ static void binary_rows(void *context, size_t thread, size_t index) {
              (char *)job->out + (index / tiles * size + columns.first) * out_size, columns.count);
 }
 
-int np_typed_binary(const void *params, const void *const *inputs, void *out,
-                    np_workers *workers) {
-  const struct np_typed_binary_params *p = params;
+int np_typed_binary(np_job *job) {
+  const struct np_typed_binary_params *p = job->params;
   const size_t outer = np_element_count(p->rank - 1, p->sizes), inner = p->sizes[p->rank - 1];
   if (outer * inner == 0) return 0;
   if (row_for(p) == NULL) return NP_STATUS_CALL;
-  return np_run_parts((np_job){params, inputs, out, NULL, 0}, binary_rows,
-                      outer * np_ceil_div(inner, TILE), 0,
-                      np_workers_for(outer * inner * size_of(p->type), workers));
+  const size_t bytes = outer * inner * size_of(p->type);
+  return np_for_parts(job, binary_rows, outer * np_ceil_div(inner, TILE),
+                      bytes < NP_PARALLEL_MIN_BYTES, 0);
 }
 
-#define NP_EACH(type, result, expression)                               \
-  {                                                                     \
-    const type *in = (const type *)given;                               \
-    result *r = out;                                                    \
-    for (size_t i = 0; i < count; i++) {                                \
-      const type x = in[i];                                             \
-      r[i] = (result)(expression);                                      \
-    }                                                                   \
-    return;                                                             \
+#define NP_EACH(type, result, expression)                  \
+  {                                                        \
+    const type *in = (const type *)job->inputs[0] + start; \
+    result *out = (result *)job->out + start;              \
+    for (size_t i = 0; i < count; i++) {                   \
+      const type x = in[i];                                \
+      out[i] = (result)(expression);                       \
+    }                                                      \
+    return;                                                \
   }
 
-#define NP_INTEGER(name, type, is_signed)                                                       \
-  static void each_##name(const struct np_typed_unary_params *p, const char *given, void *out,  \
-                          size_t count) {                                                       \
-    switch (p->op) {                                                                            \
-      case NP_UNARY_NEG: NP_EACH(type, type, 0 - (uint64_t)x)                                    \
-            case NP_UNARY_ABS: NP_EACH(type, type, is_signed && x < 0 ? 0 - (uint64_t)x : (uint64_t)x) \
-            case NP_UNARY_SIGN: NP_EACH(type, type, (x > 0) - (is_signed && x < 0))                    \
-            case NP_UNARY_NOT: NP_EACH(type, uint8_t, x == 0)                                          \
-            default:                                                                                  \
-        NP_EACH(type, type, ~x)                                                                 \
-    }                                                                                           \
+#define NP_INTEGER(name, type)                                                      \
+  static void each_##name(np_job *job, size_t start, size_t count) {                \
+    switch (((const struct np_typed_unary_params *)job->params)->op) {              \
+      case NP_UNARY_NEG: NP_EACH(type, type, 0 - (uint64_t)x)                       \
+      case NP_UNARY_ABS: NP_EACH(type, type, x < 0 ? 0 - (uint64_t)x : (uint64_t)x) \
+      case NP_UNARY_SIGN: NP_EACH(type, type, (x > 0) - (x < 0))                    \
+      case NP_UNARY_NOT: NP_EACH(type, uint8_t, x == 0)                             \
+      default: NP_EACH(type, type, ~x)                                              \
+    }                                                                               \
   }
 
-NP_INTEGER(u8, uint8_t, 0)
-NP_INTEGER(i8, int8_t, 1)
-NP_INTEGER(u16, uint16_t, 0)
-NP_INTEGER(i16, int16_t, 1)
-NP_INTEGER(u32, uint32_t, 0)
-NP_INTEGER(i32, int32_t, 1)
-NP_INTEGER(u64, uint64_t, 0)
-NP_INTEGER(i64, int64_t, 1)
+NP_EACH_INTEGER(NP_INTEGER)
 
-#define NP_FLOAT(name, type, magnitude)                                                         \
-  static void each_##name(const struct np_typed_unary_params *p, const char *given, void *out,  \
-                          size_t count) {                                                       \
-    const int above = p->positive, below = p->negative;                                         \
-    switch (p->op) {                                                                            \
-      case NP_UNARY_NEG: NP_EACH(type, type, -x)                                                 \
-            case NP_UNARY_ABS: NP_EACH(type, type, magnitude(x))                                       \
-            case NP_UNARY_SIGN: NP_EACH(type, type, x > 0 ? 1 : x < 0 ? -1 : x)                        \
-            case NP_UNARY_NOT: NP_EACH(type, uint8_t, x == 0)                                          \
-            case NP_UNARY_ISNAN: NP_EACH(type, uint8_t, x != x)                                        \
-            default:                                                                                  \
-        NP_EACH(type, uint8_t, (above && x == (type)INFINITY) || (below && x == -(type)INFINITY)) \
-    }                                                                                           \
+#define NP_FLOAT(name, type, magnitude)                                                      \
+  static void each_##name(np_job *job, size_t start, size_t count) {                         \
+    const struct np_typed_unary_params *p = job->params;                                     \
+    const int above = p->positive, below = p->negative;                                      \
+    switch (p->op) {                                                                         \
+      case NP_UNARY_NEG: NP_EACH(type, type, -x)                                             \
+      case NP_UNARY_ABS: NP_EACH(type, type, magnitude(x))                                   \
+      case NP_UNARY_SIGN: NP_EACH(type, type, x > 0 ? 1 : x < 0 ? -1 : x)                    \
+      case NP_UNARY_NOT: NP_EACH(type, uint8_t, x == 0)                                      \
+      case NP_UNARY_ISNAN: NP_EACH(type, uint8_t, x != x)                                    \
+      default: NP_EACH(type, uint8_t, (above && x == INFINITY) || (below && x == -INFINITY)) \
+    }                                                                                        \
   }
 
 NP_FLOAT(f32, float, fabsf)
 NP_FLOAT(f64, double, fabs)
 
-typedef void each(const struct np_typed_unary_params *, const char *, void *, size_t);
-
-static each *const EACH[] = {each_u8,  each_u8,  each_i8,  each_u16, each_i16, each_u32,
-                             each_i32, each_u64, each_i64, each_f32, each_f64};
-
-static void unary_part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+int np_typed_unary(np_job *job) {
+  static np_tile *const each[] = NP_BY_TYPE(each_);
   const struct np_typed_unary_params *p = job->params;
-  const size_t size = size_of(p->type);
-  const int condition = p->op >= NP_UNARY_ISNAN || p->op == NP_UNARY_NOT;
-  EACH[p->type](p, (const char *)job->inputs[0] + start * size,
-                (char *)job->out + start * (condition ? 1 : size), count);
-}
-
-int np_typed_unary(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_typed_unary_params *p = params;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, unary_part, p->count, TILE,
-                      p->count * size_of(p->type), 0, workers);
+  return np_for_tiles(job, each[p->type], p->count, TILE, p->count * size_of(p->type), 0);
 }

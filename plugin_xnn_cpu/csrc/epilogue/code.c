@@ -1,6 +1,7 @@
 /* Epilogues of GEMMs and convolutions, for one instruction set; see epilogue/epilogue.h. */
 #include "epilogue/epilogue.h"
 #include "simd/f32.h"
+#include "simd/polynomial.h"
 
 /* Of numbers from 1 to 8. With AVX-512, 14 bits and one step of Newton's: off by a unit in the last
  * place. */
@@ -43,7 +44,7 @@ NP_INLINE vec second_of(vec n, const float times) { return n * (-2.12194440e-4f 
 
 /* 2^n · exp(times · r) for |times · r| up to ln 2 / 2, or little more, and n from -125 to 125;
  * `times` is a power of two or its negative, so that coefficients stay what they are. See
- * elementwise/function.c for the polynomial. */
+ * simd/exp_log.h for the polynomial. */
 NP_INLINE vec exponential(vec shifted, vec r, const float times) {
   const float square = times * times;
   vec p = r * (0.00829030573f * times * square * square) + 0.0418979749f * square * square;
@@ -90,14 +91,9 @@ NP_INLINE vec gelu(vec x) {
   const vec r = (square - first_of(n, -0.5f)) + (rest - second_of(n, -0.5f));
   const vec e = exponential(shifted, r, -0.5f);
   const vec t = reciprocal(a * 0.3f + 1.0f);
-  vec p = t * 0.0382989138f - 0.168779699f;
-  p = p * t + 0.227860473f;
-  p = p * t - 0.0755901712f;
-  p = p * t + 0.141901215f;
-  p = p * t + 0.0949544108f;
-  p = p * t + 0.121850826f;
-  p = p * t + 0.119497468f;
-  p = p * t + 6.59259143e-06f;
+  const vec p =
+      NP_POLYNOMIAL9(t, 6.59259143e-06f, 0.119497468f, 0.121850826f, 0.0949544108f, 0.141901215f,
+                     -0.0755901712f, 0.227860473f, -0.168779699f, 0.0382989138f);
   return choose(x < 0.0f, zero(), x) - (a * p) * e;
 }
 

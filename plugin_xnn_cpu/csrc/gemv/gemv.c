@@ -45,7 +45,6 @@ static size_t column_of(const struct np_gemv_params *p, size_t panel) {
 }
 
 static void part(void *context, size_t thread, size_t index) {
-  (void)thread;
   const task *all = context;
   const struct np_gemv_params *p = all->job.params;
   const size_t first = index * p->part_panels;
@@ -64,15 +63,15 @@ static void part(void *context, size_t thread, size_t index) {
                              columns);
 }
 
-int np_gemv(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_gemv_params *p = params;
+int np_gemv(np_job *job) {
+  const struct np_gemv_params *p = job->params;
   const int32_t residual = p->epilogue.residual;
   task all = {
-      {p, inputs[0], residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL, out},
-      residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL,
+      {p, job->inputs[0], residual == NP_RESIDUAL_BEFORE ? job->inputs[1] : NULL, job->out},
+      residual == NP_RESIDUAL_AFTER ? job->inputs[1] : NULL,
   };
   const size_t bytes = p->panels * p->panel_bytes;
-  np_parallel_for(bytes < SMALL_MATRIX ? NULL : workers, part, &all, p->parts,
+  np_parallel_for(bytes < SMALL_MATRIX ? NULL : job->workers, part, &all, p->parts,
                   NP_DISABLE_DENORMALS);
   return 0;
 }

@@ -22,29 +22,21 @@ static float accumulated(const np_gemv_job *job, const uint8_t *panel, size_t wi
                          size_t n) {
   const struct np_gemv_params *p = job->params;
   const float *x = job->rows + row * p->channels;
-  float sum;
-  switch (p->layout) {
-    case NP_PANELS_F32:
-      sum = number(panel + 4 * n);
-      for (size_t k = 0; k < p->channels; k++)
-        sum += x[k] * number(panel + 4 * ((1 + k) * width + n));
-      return sum;
-    case NP_PANELS_F16:
-      sum = half(panel + 2 * n);
-      for (size_t k = 0; k < p->channels; k++)
-        sum += x[k] * half(panel + 2 * ((1 + k) * width + n));
-      return sum;
-    case NP_PANELS_INT8: {
-      const int8_t *weights = (const int8_t *)panel + 4 * width;
-      sum = number(panel + 4 * n);
-      for (size_t k = 0; k < p->channels; k++) sum += x[k] * (float)weights[k * width + n];
-      return sum * number((const uint8_t *)weights + width * p->channels + 4 * n);
+  const int8_t *weights = (const int8_t *)panel + 4 * width;
+  float sum = p->layout == NP_TABLE_F32    ? 0
+              : p->layout == NP_PANELS_F16 ? half(panel + 2 * n)
+                                           : number(panel + 4 * n);
+  for (size_t k = 0; k < p->channels; k++) {
+    const size_t at = (1 + k) * width + n;
+    switch (p->layout) {
+      case NP_PANELS_F32: sum += x[k] * number(panel + 4 * at); break;
+      case NP_PANELS_F16: sum += x[k] * half(panel + 2 * at); break;
+      case NP_PANELS_INT8: sum += x[k] * (float)weights[k * width + n]; break;
+      default: sum += x[k] * number(panel + 4 * k); /* NP_TABLE_F32 */
     }
-    default: /* NP_TABLE_F32 */
-      sum = 0;
-      for (size_t k = 0; k < p->channels; k++) sum += x[k] * number(panel + 4 * k);
-      return sum;
   }
+  if (p->layout != NP_PANELS_INT8) return sum;
+  return sum * number((const uint8_t *)weights + width * p->channels + 4 * n);
 }
 
 static void panels(const np_gemv_job *job, np_gemv_region region, size_t width, size_t first,

@@ -11,11 +11,13 @@ struct np_append_params {
   size_t row_bytes; /* from a row of the output to the next one */
 };
 
-int np_append(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_append_params *p = params;
+int np_append(np_job *job) {
+  const struct np_append_params *p = job->params;
   /* It may lie where others write meanwhile: it is read once, and what was read checked. */
-  const int64_t length = *(const volatile int64_t *)inputs[2];
+  const int64_t length = *(const volatile int64_t *)job->inputs[2];
   if (length < 0 || p->new_rows > p->capacity) return NP_STATUS_INDEX;
   if (length > (int64_t)(p->capacity - p->new_rows)) return NP_STATUS_INDEX;
-  return np_copy(&p->rows, &inputs[1], (char *)out + (size_t)length * p->row_bytes, workers);
+  char *const end = (char *)job->out + (size_t)length * p->row_bytes;
+  np_job copy = {&p->rows, &job->inputs[1], end, NULL, job->workers, 0};
+  return np_copy(&copy);
 }

@@ -46,7 +46,6 @@ static void copy_from(const struct np_copy_params *p, size_t dim, const char *in
 }
 
 static void copy_part(void *context, size_t thread, size_t index) {
-  (void)thread;
   const copy_job *job = context;
   const struct np_copy_params *p = job->params;
   const ptrdiff_t *const strides[] = {p->in_strides, p->out_strides};
@@ -56,20 +55,20 @@ static void copy_part(void *context, size_t thread, size_t index) {
   copy_from(p, job->inner, job->in + at[0] * size, job->out + at[1] * size);
 }
 
-int np_copy(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_copy_params *p = params;
+int np_copy(np_job *job) {
+  const struct np_copy_params *p = job->params;
   const ptrdiff_t size = (ptrdiff_t)p->element_size;
   const size_t total = p->element_size * np_element_count(p->rank, p->sizes);
   if (total == 0) return 0;
-  copy_job job = {p, (const char *)inputs[0] + p->in_offset * size,
-                  (char *)out + p->out_offset * size, 0};
+  copy_job copy = {p, (const char *)job->inputs[0] + p->in_offset * size,
+                   (char *)job->out + p->out_offset * size, 0};
   size_t parts = 1;
-  if (np_workers_for(total, workers) != NULL) {
-    const size_t enough = 4 * np_workers_threads(workers);
-    while (job.inner + 1 < p->rank && parts < enough) parts *= p->sizes[job.inner++];
-    np_parallel_for(workers, copy_part, &job, parts, 0);
+  if (np_workers_for(total, job->workers) != NULL) {
+    const size_t enough = 4 * np_workers_threads(job->workers);
+    while (copy.inner + 1 < p->rank && parts < enough) parts *= p->sizes[copy.inner++];
+    np_parallel_for(job->workers, copy_part, &copy, parts, 0);
   } else {
-    copy_part(&job, 0, 0);
+    copy_part(&copy, 0, 0);
   }
   return 0;
 }

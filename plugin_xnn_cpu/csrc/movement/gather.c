@@ -20,8 +20,7 @@ struct np_gather_s8_params {
   size_t scale_step;
 };
 
-static void rows(void *context, size_t start, size_t count) {
-  np_job *job = context;
+static void rows(np_job *job, size_t start, size_t count) {
   const struct np_gather_params *p = job->params;
   for (size_t row = start; row < start + count; row++) {
     const size_t outer = row / p->indices;
@@ -35,37 +34,32 @@ static void rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_gather(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_gather_params *p = params;
+int np_gather(np_job *job) {
+  const struct np_gather_params *p = job->params;
   const size_t total = p->outer * p->indices;
   const size_t tile = 1 + NP_PARALLEL_MIN_BYTES / 4 / (p->row_bytes > 0 ? p->row_bytes : 1);
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rows, total, tile,
-                      total * p->row_bytes, 0, workers);
+  return np_for_tiles(job, rows, total, tile, total * p->row_bytes, 0);
 }
 
-NP_MULTIVERSIONED(void, scaled_row, (const int8_t *row, float scale, float *out, size_t count),
-                  (row, scale, out, count)) {
-  for (size_t i = 0; i < count; i++) out[i] = (float)row[i] * scale;
-}
-
-static void scaled_rows(void *context, size_t start, size_t count) {
-  np_job *job = context;
+NP_TILE(scaled_rows) {
   const struct np_gather_s8_params *p = job->params;
   const float *scales = job->inputs[2];
+  const size_t row_size = p->row_size;
   for (size_t i = start; i < start + count; i++) {
     const size_t at = np_read_index(job->inputs[1], p->index_size, i, p->rows);
     if (at >= p->rows) {
       np_index_outside(job);
       return;
     }
-    scaled_row((const int8_t *)job->inputs[0] + at * p->row_size, scales[at * p->scale_step],
-               (float *)job->out + i * p->row_size, p->row_size);
+    const int8_t *row = (const int8_t *)job->inputs[0] + at * row_size;
+    const float scale = scales[at * p->scale_step];
+    float *out = (float *)job->out + i * row_size;
+    for (size_t n = 0; n < row_size; n++) out[n] = (float)row[n] * scale;
   }
 }
 
-int np_gather_s8(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_gather_s8_params *p = params;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, scaled_rows, p->indices,
-                      1 + NP_PARALLEL_MIN_BYTES / 16 / p->row_size,
-                      p->indices * p->row_size * sizeof(float), 0, workers);
+int np_gather_s8(np_job *job) {
+  const struct np_gather_s8_params *p = job->params;
+  return np_for_tiles(job, scaled_rows, p->indices, 1 + NP_PARALLEL_MIN_BYTES / 16 / p->row_size,
+                      p->indices * p->row_size * sizeof(float), 0);
 }

@@ -46,8 +46,7 @@ static bool gather_columns(const struct np_elements_params *p, const walk *w, co
   return true;
 }
 
-static void gather_parts(void *context, size_t start, size_t count) {
-  np_job *job = context;
+static void gather_parts(np_job *job, size_t start, size_t count) {
   const struct np_elements_params *p = job->params;
   const size_t last = p->rank - 1, columns = p->sizes[last];
   const size_t parts = np_ceil_div(columns, COLUMNS);
@@ -66,21 +65,18 @@ static void gather_parts(void *context, size_t start, size_t count) {
   }
 }
 
-int np_gather_elements(const void *params, const void *const *inputs, void *out,
-                       np_workers *workers) {
-  const struct np_elements_params *p = params;
+int np_gather_elements(np_job *job) {
+  const struct np_elements_params *p = job->params;
   const size_t columns = p->sizes[p->rank - 1];
   const size_t rows = np_element_count(p->rank - 1, p->sizes);
   const size_t bytes = rows * columns * (size_t)p->element_size;
   if (bytes == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, gather_parts,
-                      rows * np_ceil_div(columns, COLUMNS), 1 + COLUMNS / 2 / columns, bytes, 0,
-                      workers);
+  return np_for_tiles(job, gather_parts, rows * np_ceil_div(columns, COLUMNS),
+                      1 + COLUMNS / 2 / columns, bytes, 0);
 }
 
 /* One line along the axis after the other: updates of one element are in order. */
-static void scatter_lines(void *context, size_t start, size_t count) {
-  np_job *job = context;
+static void scatter_lines(np_job *job, size_t start, size_t count) {
   const struct np_elements_params *p = job->params;
   /* Local copies: the compiler must assume that writes to the output change what pointers refer to. */
   const char *const indices = job->inputs[1], *const updates = job->inputs[2];
@@ -115,28 +111,26 @@ static void scatter_lines(void *context, size_t start, size_t count) {
   }
 }
 
-static void copy_part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+static void copy_part(np_job *job, size_t start, size_t count) {
   memcpy((char *)job->out + start, (const char *)job->inputs[0] + start, count);
 }
 
 /* Copy the data to the output, unless it lies there, then update elements of it. */
-static int update(np_job job, size_t data_bytes, np_tile *tile, size_t count, size_t size,
-                  size_t bytes, np_workers *workers) {
-  if (job.out != job.inputs[0] && data_bytes > 0) {
-    np_run_tiles(job, copy_part, data_bytes, NP_PARALLEL_MIN_BYTES, data_bytes, 0, workers);
+static int update(np_job *job, size_t data_bytes, np_tile *tile, size_t count, size_t size,
+                  size_t bytes) {
+  if (job->out != job->inputs[0] && data_bytes > 0) {
+    np_for_tiles(job, copy_part, data_bytes, NP_PARALLEL_MIN_BYTES, data_bytes, 0);
   }
-  return bytes == 0 ? 0 : np_run_tiles(job, tile, count, size, bytes, 0, workers);
+  return bytes == 0 ? 0 : np_for_tiles(job, tile, count, size, bytes, 0);
 }
 
-int np_scatter_elements(const void *params, const void *const *inputs, void *out,
-                        np_workers *workers) {
-  const struct np_elements_params *p = params;
+int np_scatter_elements(np_job *job) {
+  const struct np_elements_params *p = job->params;
   const size_t length = p->sizes[p->axis];
   const size_t lines = length == 0 ? 0 : np_element_count(p->rank, p->sizes) / length;
-  return update((np_job){params, inputs, out, NULL, 0}, p->data_bytes, scatter_lines, lines,
+  return update(job, p->data_bytes, scatter_lines, lines,
                 1 + COLUMNS / 4 / (length > 0 ? length : 1),
-                lines * length * (size_t)p->element_size, workers);
+                lines * length * (size_t)p->element_size);
 }
 
 /* Where in the data a tuple's row is, without that of its batch; false where there is none. */
@@ -152,8 +146,7 @@ static bool place_of(const struct np_gather_nd_params *p, const void *indices, s
   return true;
 }
 
-static void gather_tuples(void *context, size_t start, size_t count) {
-  np_job *job = context;
+static void gather_tuples(np_job *job, size_t start, size_t count) {
   const struct np_gather_nd_params *p = job->params;
   const size_t bytes = p->row * (size_t)p->element_size;
   const char *const data = job->inputs[0], *const indices = job->inputs[1];
@@ -169,17 +162,16 @@ static void gather_tuples(void *context, size_t start, size_t count) {
   }
 }
 
-int np_gather_nd(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_gather_nd_params *p = params;
+int np_gather_nd(np_job *job) {
+  const struct np_gather_nd_params *p = job->params;
   const size_t total = p->batches * p->tuples, bytes = p->row * (size_t)p->element_size;
   if (total * bytes == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, gather_tuples, total,
-                      1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, total * bytes, 0, workers);
+  return np_for_tiles(job, gather_tuples, total, 1 + NP_PARALLEL_MIN_BYTES / 4 / bytes,
+                      total * bytes, 0);
 }
 
 /* Columns of all rows: updates of one element are in order. */
-static void scatter_columns(void *context, size_t start, size_t count) {
-  np_job *job = context;
+static void scatter_columns(np_job *job, size_t start, size_t count) {
   const struct np_gather_nd_params *p = job->params;
   const size_t size = (size_t)p->element_size;
   const char *const indices = job->inputs[1];
@@ -196,8 +188,8 @@ static void scatter_columns(void *context, size_t start, size_t count) {
   }
 }
 
-int np_scatter_nd(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_gather_nd_params *p = params;
-  return update((np_job){params, inputs, out, NULL, 0}, p->data_bytes, scatter_columns, p->row, 256,
-                p->tuples * p->row * (size_t)p->element_size, workers);
+int np_scatter_nd(np_job *job) {
+  const struct np_gather_nd_params *p = job->params;
+  return update(job, p->data_bytes, scatter_columns, p->row, 256,
+                p->tuples * p->row * (size_t)p->element_size);
 }

@@ -25,8 +25,7 @@ static void copy_some(const struct np_indexed_copy_params *p, const char *in, ch
 #undef NP_SOME
 }
 
-static void rows(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+static void rows(np_job *job, size_t start, size_t count) {
   const struct np_indexed_copy_params *p = job->params;
   const size_t last = p->rank - 1, size = p->element_size, columns = p->sizes[last];
   const size_t end = p->first + p->plain;
@@ -48,11 +47,10 @@ static void rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_indexed_copy(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_indexed_copy_params *p = params;
+int np_indexed_copy(np_job *job) {
+  const struct np_indexed_copy_params *p = job->params;
   const size_t total = np_element_count(p->rank - 1, p->sizes);
   const size_t bytes = p->sizes[p->rank - 1] * p->element_size;
   if (total * bytes == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rows, total,
-                      1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, total * bytes, 0, workers);
+  return np_for_tiles(job, rows, total, 1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, total * bytes, 0);
 }

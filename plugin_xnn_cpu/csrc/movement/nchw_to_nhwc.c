@@ -16,24 +16,21 @@ struct np_nchw_to_nhwc_params {
     for (size_t c = 0; c < CHANNELS; c++) out[CHANNELS * i + c] = in[c * apart + i]; \
   }
 
-#define NP_PLANES_TO_PIXELS(type, name)                                                       \
-  NP_MULTIVERSIONED(void, name,                                                               \
-                    (const type *in, size_t apart, size_t channels, type *out, size_t count), \
-                    (in, apart, channels, out, count)) {                                      \
-    if (channels == 2) {                                                                      \
-      NP_INTERLEAVE(type, 2)                                                                  \
-    } else if (channels == 3) {                                                               \
-      NP_INTERLEAVE(type, 3)                                                                  \
-    } else {                                                                                  \
-      NP_INTERLEAVE(type, 4)                                                                  \
-    }                                                                                         \
+#define NP_PLANES_TO_PIXELS(type, name)                                                         \
+  NP_INLINE void name(const type *in, size_t apart, size_t channels, type *out, size_t count) { \
+    if (channels == 2) {                                                                        \
+      NP_INTERLEAVE(type, 2)                                                                    \
+    } else if (channels == 3) {                                                                 \
+      NP_INTERLEAVE(type, 3)                                                                    \
+    } else {                                                                                    \
+      NP_INTERLEAVE(type, 4)                                                                    \
+    }                                                                                           \
   }
 
 NP_PLANES_TO_PIXELS(float, pixels_of_words)
 NP_PLANES_TO_PIXELS(int8_t, pixels_of_bytes)
 
-static void part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+NP_TILE(part) {
   const struct np_nchw_to_nhwc_params *p = job->params;
   const size_t pixels = p->pixels, channels = p->channels, size = p->element_size;
   while (count > 0) {
@@ -51,11 +48,10 @@ static void part(void *context, size_t start, size_t count) {
   }
 }
 
-int np_nchw_to_nhwc(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_nchw_to_nhwc_params *p = params;
+int np_nchw_to_nhwc(np_job *job) {
+  const struct np_nchw_to_nhwc_params *p = job->params;
   const size_t total = p->images * p->pixels;
   const int known = p->element_size == 1 || p->element_size == sizeof(float);
   if (p->channels < 2 || p->channels > 4 || !known) return NP_STATUS_CALL;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part, total, 4096,
-                      total * p->channels * p->element_size, 0, workers);
+  return np_for_tiles(job, part, total, 4096, total * p->channels * p->element_size, 0);
 }

@@ -25,9 +25,7 @@ static int64_t start_of(const np_job *job, size_t outer) {
   return start <= (int64_t)(p->rows - p->new_rows) ? start : -1;
 }
 
-static void part(void *context, size_t thread, size_t outer) {
-  (void)thread;
-  np_job *job = context;
+static void part(np_job *job, size_t thread, size_t outer) {
   const struct np_scatter_rows_params *p = job->params;
   const int64_t found = start_of(job, outer);
   if (found < 0) {
@@ -47,9 +45,9 @@ static void part(void *context, size_t thread, size_t outer) {
   memcpy(out + (start + first) * row, past + (start + first) * row, (whole - first) * row);
 }
 
-int np_scatter_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_scatter_rows_params *p = params;
+int np_scatter_rows(np_job *job) {
+  const struct np_scatter_rows_params *p = job->params;
   const size_t count = p->batches * p->inner;
-  return np_run_parts((np_job){params, inputs, out, NULL, 0}, part, count, 0,
-                      np_workers_for(count * p->rows * p->row_bytes, workers));
+  const int small = count * p->rows * p->row_bytes < NP_PARALLEL_MIN_BYTES;
+  return np_for_parts(job, part, count, small, 0);
 }

@@ -21,8 +21,8 @@
     const int64_t item = heap[root * step];                                                      \
     size_t child;                                                                                \
     while ((child = 2 * root + 1) < count) {                                                     \
-      if (child + 1 < count && better_##name(in, step, largest, heap[child * step],              \
-                                             heap[(child + 1) * step])) {                        \
+      if (child + 1 < count &&                                                                   \
+          better_##name(in, step, largest, heap[child * step], heap[(child + 1) * step])) {      \
         child++;                                                                                 \
       }                                                                                          \
       if (better_##name(in, step, largest, heap[child * step], item)) break;                     \
@@ -52,8 +52,7 @@
     for (size_t i = 0; i < count; i++) out[i * step] = in[(size_t)heap[i * step] * step];        \
   }                                                                                              \
                                                                                                  \
-  static void lines_##name(void *context, size_t start, size_t many) {                           \
-    const np_job *job = context;                                                                 \
+  static void lines_##name(np_job *job, size_t start, size_t many) {                             \
     const struct np_top_k_params *p = job->params;                                               \
     type *values = job->out;                                                                     \
     int64_t *indices = (int64_t *)job->out + p->outer * p->inner * p->count;                     \
@@ -68,14 +67,13 @@ TOP_K(f64, double)
 TOP_K(i32, int32_t)
 TOP_K(i64, int64_t)
 
-int np_top_k(const void *params, const void *const *inputs, void *out, np_workers *workers) {
+int np_top_k(np_job *job) {
   static np_tile *const lines[] = {[NP_TYPE_FLOAT32] = lines_f32,
                                    [NP_TYPE_FLOAT64] = lines_f64,
                                    [NP_TYPE_INT32] = lines_i32,
                                    [NP_TYPE_INT64] = lines_i64};
-  const struct np_top_k_params *p = params;
+  const struct np_top_k_params *p = job->params;
   const size_t total = p->outer * p->inner;
   if (total * p->count == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, lines[p->type], total,
-                      1 + 2048 / p->size, 16 * total * p->size, 0, workers);
+  return np_for_tiles(job, lines[p->type], total, 1 + 2048 / p->size, 16 * total * p->size, 0);
 }

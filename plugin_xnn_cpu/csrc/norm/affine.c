@@ -18,52 +18,35 @@ NP_INLINE float clamped(float x, float low, float high) { /* NaN stays */
   return x > high ? high : x;
 }
 
-NP_MULTIVERSIONED(void, plane,
-                  (const float *x, float *out, size_t count, float scale, float shift, float low,
-                   float high),
-                  (x, out, count, scale, shift, low, high)) {
-  for (size_t i = 0; i < count; i++) out[i] = clamped(x[i] * scale + shift, low, high);
-}
-
-NP_MULTIVERSIONED(void, rows,
-                  (const float *x, const float *scale, const float *shift, float *out,
-                   size_t pixels, size_t channels, float low, float high),
-                  (x, scale, shift, out, pixels, channels, low, high)) {
-  for (size_t i = 0; i < pixels; i++, x += channels, out += channels) {
-    for (size_t c = 0; c < channels; c++) {
-      out[c] = clamped(x[c] * scale[c] + shift[c], low, high);
-    }
+NP_TILE(planes) {
+  const struct np_affine_params *p = job->params;
+  const float *scales = job->inputs[1], *shifts = job->inputs[2], low = p->low, high = p->high;
+  const size_t pixels = p->pixels;
+  const float *x = (const float *)job->inputs[0] + start * pixels;
+  float *out = (float *)job->out + start * pixels;
+  for (size_t at = start; at < start + count; at++, x += pixels, out += pixels) {
+    const float scale = scales[at % p->channels], shift = shifts[at % p->channels];
+    for (size_t i = 0; i < pixels; i++) out[i] = clamped(x[i] * scale + shift, low, high);
   }
 }
 
-static void planes_part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+NP_TILE(rows) {
   const struct np_affine_params *p = job->params;
-  const float *in = job->inputs[0], *scale = job->inputs[1], *shift = job->inputs[2];
-  float *out = job->out;
-  for (size_t at = start; at < start + count; at++) {
-    const size_t channel = at % p->channels;
-    plane(in + at * p->pixels, out + at * p->pixels, p->pixels, scale[channel], shift[channel],
-          p->low, p->high);
+  const float *scale = job->inputs[1], *shift = job->inputs[2], low = p->low, high = p->high;
+  const size_t channels = p->channels;
+  const float *x = (const float *)job->inputs[0] + start * channels;
+  float *out = (float *)job->out + start * channels;
+  for (size_t i = 0; i < count; i++, x += channels, out += channels) {
+    for (size_t c = 0; c < channels; c++) out[c] = clamped(x[c] * scale[c] + shift[c], low, high);
   }
 }
 
-static void rows_part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+int np_affine(np_job *job) {
   const struct np_affine_params *p = job->params;
-  rows((const float *)job->inputs[0] + start * p->channels, job->inputs[1], job->inputs[2],
-       (float *)job->out + start * p->channels, count, p->channels, p->low, p->high);
-}
-
-int np_affine(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_affine_params *p = params;
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
-  const np_job job = {params, inputs, out, NULL, 0};
-  if (p->channels_last) {
-    return np_run_tiles(job, rows_part, p->images * p->pixels, 1 + TILE / p->channels, count * 4, 0,
-                        workers);
-  }
-  return np_run_tiles(job, planes_part, p->images * p->channels, 1 + TILE / p->pixels, count * 4, 0,
-                      workers);
+  return p->channels_last
+             ? np_for_tiles(job, rows, p->images * p->pixels, 1 + TILE / p->channels, count * 4, 0)
+             : np_for_tiles(job, planes, p->images * p->channels, 1 + TILE / p->pixels, count * 4,
+                            0);
 }

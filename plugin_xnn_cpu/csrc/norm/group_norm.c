@@ -188,9 +188,7 @@ static size_t groups_together(const struct np_group_norm_params *p) {
   return most < 1 ? 1 : most < p->groups ? most : p->groups;
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const np_job *job = context;
+static void part(np_job *job, size_t thread, size_t index) {
   const struct np_group_norm_params *p = job->params;
   if (!p->channels_last) {
     planes(job, index);
@@ -208,12 +206,11 @@ static void part(void *context, size_t thread, size_t index) {
   }
 }
 
-int np_group_norm(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_group_norm_params *p = params;
+int np_group_norm(np_job *job) {
+  const struct np_group_norm_params *p = job->params;
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
   const size_t together = p->channels_last ? groups_together(p) : 1;
-  return np_run_parts((np_job){params, inputs, out, NULL, 0}, part,
-                      p->images * np_ceil_div(p->groups, together), 0,
-                      np_workers_for(count * 4, workers));
+  return np_for_parts(job, part, p->images * np_ceil_div(p->groups, together),
+                      count * 4 < NP_PARALLEL_MIN_BYTES, 0);
 }

@@ -21,8 +21,7 @@ struct np_layer_norm_params {
   int32_t target;           /* NP_TARGET_* */
 };
 
-static void rows(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+static void rows(np_job *job, size_t start, size_t count) {
   const struct np_layer_norm_params *p = job->params;
   np_normalize_rows *normalize = NP_FOR_ISA(np_normalize_rows, p->target);
   const ptrdiff_t *const strides[] = {p->x_strides, p->added_strides};
@@ -52,11 +51,10 @@ static void rows(void *context, size_t start, size_t count) {
   }
 }
 
-int np_layer_norm(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_layer_norm_params *p = params;
+int np_layer_norm(np_job *job) {
+  const struct np_layer_norm_params *p = job->params;
   const size_t count = np_element_count(3, p->sizes);
   if (count == 0 || p->columns == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, rows, count,
-                      1 + NP_PARALLEL_MIN_BYTES / 8 / p->columns, count * p->columns * 4,
-                      NP_DISABLE_DENORMALS, workers);
+  return np_for_tiles(job, rows, count, 1 + NP_PARALLEL_MIN_BYTES / 8 / p->columns,
+                      count * p->columns * 4, NP_DISABLE_DENORMALS);
 }

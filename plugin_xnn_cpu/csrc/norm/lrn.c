@@ -42,9 +42,7 @@ static void pixels_of(const struct np_lrn_params *p, const float *x, float *out,
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const np_job *job = context;
+static void part(np_job *job, size_t thread, size_t index) {
   const struct np_lrn_params *p = job->params;
   const size_t parts = np_ceil_div(p->pixels, PIXELS), image = index / parts;
   const np_range range = np_range_of(index % parts, PIXELS, p->pixels);
@@ -55,11 +53,10 @@ static void part(void *context, size_t thread, size_t index) {
             step);
 }
 
-int np_lrn(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_lrn_params *p = params;
+int np_lrn(np_job *job) {
+  const struct np_lrn_params *p = job->params;
   const size_t count = p->images * p->channels * p->pixels;
   if (count == 0) return 0;
-  return np_run_parts((np_job){params, inputs, out, NULL, 0}, part,
-                      p->images * np_ceil_div(p->pixels, PIXELS), 0,
-                      np_workers_for(count * 4, workers));
+  return np_for_parts(job, part, p->images * np_ceil_div(p->pixels, PIXELS),
+                      count * 4 < NP_PARALLEL_MIN_BYTES, 0);
 }

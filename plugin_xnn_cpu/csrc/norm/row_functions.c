@@ -30,7 +30,7 @@ NP_INLINE float maximum(const float *x, size_t count) {
 }
 
 /* exp is that of what is finite: with an element that is NaN the whole row is. */
-NP_MULTIVERSIONED(void, log_softmax, (const float *x, float *out, size_t count), (x, out, count)) {
+NP_INLINE void log_softmax(const float *x, float *out, size_t count) {
   const float best = maximum(x, count);
   float lanes[2 * LANES], sum = 0.0f;
   int32_t strange[2 * LANES], any = 0;
@@ -64,8 +64,7 @@ static void hardmax(const float *x, float *out, size_t count) {
   out[best] = 1.0f;
 }
 
-NP_MULTIVERSIONED(void, divided, (const float *x, float *out, size_t count, int squared),
-                  (x, out, count, squared)) {
+NP_INLINE void divided(const float *x, float *out, size_t count, const int squared) {
   float lanes[LANES], sum = 0.0f;
   for (size_t c = 0; c < LANES; c++) lanes[c] = 0.0f;
   size_t i = 0;
@@ -80,29 +79,23 @@ NP_MULTIVERSIONED(void, divided, (const float *x, float *out, size_t count, int 
   for (i = 0; i < count; i++) out[i] = norm == 0.0f ? 0.0f : x[i] / norm;
 }
 
-static void part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+NP_TILE(rows) {
   const struct np_rows_params *p = job->params;
   for (size_t row = start; row < start + count; row++) {
     const float *x = (const float *)job->inputs[0] + row * p->columns;
     float *out = (float *)job->out + row * p->columns;
     switch (p->function) {
-      case NP_ROWS_LOG_SOFTMAX:
-        log_softmax(x, out, p->columns);
-        break;
-      case NP_ROWS_HARDMAX:
-        hardmax(x, out, p->columns);
-        break;
-      default:
-        divided(x, out, p->columns, p->function == NP_ROWS_L2_NORMALIZATION);
+      case NP_ROWS_LOG_SOFTMAX: log_softmax(x, out, p->columns); break;
+      case NP_ROWS_HARDMAX: hardmax(x, out, p->columns); break;
+      case NP_ROWS_L1_NORMALIZATION: divided(x, out, p->columns, 0); break;
+      default: divided(x, out, p->columns, 1);
     }
   }
 }
 
-int np_rows(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_rows_params *p = params;
+int np_rows(np_job *job) {
+  const struct np_rows_params *p = job->params;
   if (p->rows == 0) return 0;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part, p->rows,
-                      1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns, p->rows * p->columns * 8, 0,
-                      workers);
+  return np_for_tiles(job, rows, p->rows, 1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns,
+                      p->rows * p->columns * 8, 0);
 }

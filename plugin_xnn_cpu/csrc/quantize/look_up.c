@@ -64,14 +64,12 @@ static void look_up(const uint8_t *table, const uint8_t *in, uint8_t *out, size_
   for (; i < count; i++) out[i] = table[in[i]];
 }
 
-static void look_up_tile(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+static void look_up_tile(np_job *job, size_t start, size_t count) {
   const struct np_table_params *p = job->params;
   look_up(p->table, (const uint8_t *)job->inputs[0] + start, (uint8_t *)job->out + start, count);
 }
 
-int np_table(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const size_t count = ((const struct np_table_params *)params)->count;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, look_up_tile, count, TILE, count, 0,
-                      workers);
+int np_table(np_job *job) {
+  const size_t count = ((const struct np_table_params *)job->params)->count;
+  return np_for_tiles(job, look_up_tile, count, TILE, count, 0);
 }

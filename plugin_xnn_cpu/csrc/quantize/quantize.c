@@ -4,29 +4,15 @@
 
 #include "runtime/kernel.h"
 
-/* int8 out[i] = min(max(rint(x[i] / scale), low), high) + zero_point; `low` and `high` keep the sum
- * in [-128, 127]. NaN becomes `low`. Where there is a second input, of float32, rows of `columns`
- * elements are multiplied by it before. */
+/* NP_QUANTIZE and NP_QUANTIZE16: out[i] = min(max(rint(x[i] / scale), low), high) + zero_point, of
+ * int8, or of int16 or uint16; `low` and `high` keep the sum in the type's range. NaN becomes
+ * `low`. Where NP_QUANTIZE has a second input, of float32, rows of `columns` elements are
+ * multiplied by it before. NP_DEQUANTIZE and NP_DEQUANTIZE16: float out[i] = (x[i] - zero_point) *
+ * scale. NP_FAKE_QUANTIZE: quantized and dequantized, in one pass over floats; of any width of
+ * integers. */
 struct np_quantize_params {
   size_t count;
   size_t columns;
-  float scale;
-  float low;
-  float high;
-  int32_t zero_point;
-};
-
-/* float out[i] = (x[i] - zero_point) * scale. */
-struct np_dequantize_params {
-  size_t count;
-  float scale;
-  int32_t zero_point;
-};
-
-/* The same of int16 and uint16. NP_FAKE_QUANTIZE: quantized and dequantized, in one pass over
- * floats; of any width of integers. */
-struct np_int16_params {
-  size_t count;
   float scale;
   float low;
   float high;
@@ -61,11 +47,6 @@ struct np_dynamic_range {
 
 #define TILE 16384
 
-typedef struct {
-  float scale, low, high;
-  int32_t zero;
-} steps;
-
 /* Divided, and not multiplied by the inverse: halves fall where the standard has them. */
 NP_INLINE float to_steps(float value, float scale, float low, float high) {
   float x = rintf(value / scale);
@@ -73,166 +54,90 @@ NP_INLINE float to_steps(float value, float scale, float low, float high) {
   return x < high ? x : high;
 }
 
-/* Arguments are copied: stores of integers cannot change them. */
-#define NP_QUANTIZE(name, type)                                                                \
-  NP_MULTIVERSIONED(void, name, (const steps *s, const float *in, type *out, size_t count),    \
-                    (s, in, out, count)) {                                                     \
-    const steps by = *s;                                                                       \
-    for (size_t i = 0; i < count; i++) {                                                       \
-      out[i] = (type)((int32_t)to_steps(in[i], by.scale, by.low, by.high) + by.zero);          \
-    }                                                                                          \
-  }
-
-#define NP_DEQUANTIZE(name, type)                                                               \
-  NP_MULTIVERSIONED(void, name,                                                                 \
-                    (float scale, int32_t zero, const type *in, float *out, size_t count),      \
-                    (scale, zero, in, out, count)) {                                            \
-    for (size_t i = 0; i < count; i++) out[i] = (float)(in[i] - zero) * scale;                  \
-  }
-
-NP_QUANTIZE(to_int8, int8_t)
-NP_QUANTIZE(to_uint16, uint16_t) /* and to int16, which has the same low 16 bits */
-NP_DEQUANTIZE(from_int8, int8_t)
-NP_DEQUANTIZE(from_int16, int16_t)
-NP_DEQUANTIZE(from_uint16, uint16_t)
-
-NP_MULTIVERSIONED(void, multiplied_to_int8,
-                  (const steps *s, const float *in, const float *factors, int8_t *out,
-                   size_t count),
-                  (s, in, factors, out, count)) {
-  const steps by = *s;
-  for (size_t i = 0; i < count; i++) {
-    out[i] = (int8_t)((int32_t)to_steps(in[i] * factors[i], by.scale, by.low, by.high) + by.zero);
-  }
+/* As integers stand for it; an integer has no -0. */
+NP_INLINE float faked(float value, float scale, float low, float high) {
+  return (to_steps(value, scale, low, high) + 0.0f) * scale;
 }
 
-static void quantize_tile(void *context, size_t start, size_t count) {
-  const np_job *job = context;
-  const struct np_quantize_params *p = job->params;
-  const steps s = {p->scale, p->low, p->high, p->zero_point};
-  const float *in = (const float *)job->inputs[0] + start, *factors = job->inputs[1];
+/* A tile whose elements become `expression` of x. Parameters are copied: stores of integers cannot
+ * change them. */
+#define NP_QUANTIZING(name, source, target, expression)                                  \
+  NP_TILE(name) {                                                                        \
+    const struct np_quantize_params p = *(const struct np_quantize_params *)job->params; \
+    const source *in = (const source *)job->inputs[0] + start;                           \
+    target *out = (target *)job->out + start;                                            \
+    for (size_t i = 0; i < count; i++) {                                                 \
+      const source x = in[i];                                                            \
+      out[i] = (target)(expression);                                                     \
+    }                                                                                    \
+  }
+#define NP_STEPS ((int32_t)to_steps(x, p.scale, p.low, p.high) + p.zero_point)
+#define NP_REAL ((float)(x - p.zero_point) * p.scale)
+
+NP_QUANTIZING(to_int8, float, int8_t, NP_STEPS)
+NP_QUANTIZING(to_uint16, float, uint16_t, NP_STEPS) /* int16 has the same low 16 bits */
+NP_QUANTIZING(from_int8, int8_t, float, NP_REAL)
+NP_QUANTIZING(from_int16, int16_t, float, NP_REAL)
+NP_QUANTIZING(from_uint16, uint16_t, float, NP_REAL)
+NP_QUANTIZING(fake, float, float, faked(x, p.scale, p.low, p.high))
+
+NP_TILE(multiplied_to_int8) {
+  const struct np_quantize_params p = *(const struct np_quantize_params *)job->params;
+  const float *in = (const float *)job->inputs[0] + start;
   int8_t *out = (int8_t *)job->out + start;
-  if (factors == NULL) {
-    to_int8(&s, in, out, count);
-    return;
-  }
-  for (size_t done = 0; done < count;) {
-    const size_t column = (start + done) % p->columns;
-    const size_t some = np_min(p->columns - column, count - done);
-    multiplied_to_int8(&s, in + done, factors + column, out + done, some);
-    done += some;
-  }
-}
-
-static void dequantize_tile(void *context, size_t start, size_t count) {
-  const np_job *job = context;
-  const struct np_dequantize_params *p = job->params;
-  from_int8(p->scale, p->zero_point, (const int8_t *)job->inputs[0] + start,
-            (float *)job->out + start, count);
-}
-
-static void quantize16_tile(void *context, size_t start, size_t count) {
-  const np_job *job = context;
-  const struct np_int16_params *p = job->params;
-  const steps s = {p->scale, p->low, p->high, p->zero_point};
-  to_uint16(&s, (const float *)job->inputs[0] + start, (uint16_t *)job->out + start, count);
-}
-
-static void dequantize16_tile(void *context, size_t start, size_t count) {
-  const np_job *job = context;
-  const struct np_int16_params *p = job->params;
-  const uint16_t *in = (const uint16_t *)job->inputs[0] + start;
-  float *out = (float *)job->out + start;
-  if (p->is_signed) {
-    from_int16(p->scale, p->zero_point, (const int16_t *)in, out, count);
-  } else {
-    from_uint16(p->scale, p->zero_point, in, out, count);
+  for (size_t done = 0, some; done < count; done += some, in += some, out += some) {
+    const size_t column = (start + done) % p.columns;
+    const float *factors = (const float *)job->inputs[1] + column;
+    some = np_min(p.columns - column, count - done);
+    for (size_t i = 0; i < some; i++) {
+      const float x = in[i] * factors[i];
+      out[i] = (int8_t)NP_STEPS;
+    }
   }
 }
 
-static int run(np_tile *tile, const void *params, size_t count, const void *const *inputs,
-               void *out, np_workers *workers) {
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, tile, count, TILE,
-                      count * sizeof(float), 0, workers);
+static int run(np_job *job, np_tile *tile) {
+  const size_t count = ((const struct np_quantize_params *)job->params)->count;
+  return np_for_tiles(job, tile, count, TILE, count * sizeof(float), 0);
 }
 
-int np_quantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_quantize_params *p = params;
-  return run(quantize_tile, params, p->count, inputs, out, workers);
+int np_quantize(np_job *job) {
+  return run(job, job->inputs[1] == NULL ? to_int8 : multiplied_to_int8);
 }
 
-int np_dequantize(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_dequantize_params *p = params;
-  return run(dequantize_tile, params, p->count, inputs, out, workers);
+int np_dequantize(np_job *job) { return run(job, from_int8); }
+
+int np_quantize16(np_job *job) { return run(job, to_uint16); }
+
+int np_dequantize16(np_job *job) {
+  const struct np_quantize_params *p = job->params;
+  return run(job, p->is_signed ? from_int16 : from_uint16);
 }
 
-int np_quantize16(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_int16_params *p = params;
-  return run(quantize16_tile, params, p->count, inputs, out, workers);
-}
+int np_fake_quantize(np_job *job) { return run(job, fake); }
 
-int np_dequantize16(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_int16_params *p = params;
-  return run(dequantize16_tile, params, p->count, inputs, out, workers);
-}
-
-/* An integer has no -0. */
-NP_MULTIVERSIONED(void, fake,
-                  (const steps *s, const float *in, float *out, size_t count),
-                  (s, in, out, count)) {
-  const steps by = *s;
-  for (size_t i = 0; i < count; i++) {
-    out[i] = (to_steps(in[i], by.scale, by.low, by.high) + 0.0f) * by.scale;
-  }
-}
-
-/* A channel for each element, as where channels are the last axis. */
-NP_MULTIVERSIONED(void, fake_row,
-                  (const float *scales, const float *lows, const float *highs, const float *in,
-                   float *out, size_t count),
-                  (scales, lows, highs, in, out, count)) {
-  for (size_t i = 0; i < count; i++) {
-    out[i] = (to_steps(in[i], scales[i], lows[i], highs[i]) + 0.0f) * scales[i];
-  }
-}
-
-static void fake_tile(void *context, size_t start, size_t count) {
-  const np_job *job = context;
-  const struct np_int16_params *p = job->params;
-  const steps s = {p->scale, p->low, p->high, 0};
-  fake(&s, (const float *)job->inputs[0] + start, (float *)job->out + start, count);
-}
-
-int np_fake_quantize(const void *params, const void *const *inputs, void *out,
-                     np_workers *workers) {
-  const struct np_int16_params *p = params;
-  return run(fake_tile, params, p->count, inputs, out, workers);
-}
-
-static void fake_channels_tile(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+NP_TILE(fake_channels) {
   const struct np_fake_quantize_channels_params *p = job->params;
   const float *in = (const float *)job->inputs[0] + start;
   float *out = (float *)job->out + start;
-  for (size_t done = 0; done < count;) {
+  for (size_t done = 0, some; done < count; done += some, in += some, out += some) {
     const size_t at = start + done, channel = at / p->inner % p->channels;
-    const size_t rest = p->inner == 1 ? p->channels - channel : p->inner - at % p->inner;
-    const size_t some = np_min(rest, count - done);
-    const float *scale = p->scales + channel, *low = p->lows + channel, *high = p->highs + channel;
-    if (p->inner == 1) {
-      fake_row(scale, low, high, in + done, out + done, some);
+    const float *scales = p->scales + channel, *lows = p->lows + channel;
+    const float *highs = p->highs + channel;
+    if (p->inner == 1) { /* a channel for each element, as where channels are the last axis */
+      some = np_min(p->channels - channel, count - done);
+      for (size_t i = 0; i < some; i++) out[i] = faked(in[i], scales[i], lows[i], highs[i]);
     } else {
-      const steps s = {*scale, *low, *high, 0};
-      fake(&s, in + done, out + done, some);
+      const float scale = *scales, low = *lows, high = *highs;
+      some = np_min(p->inner - at % p->inner, count - done);
+      for (size_t i = 0; i < some; i++) out[i] = faked(in[i], scale, low, high);
     }
-    done += some;
   }
 }
 
-int np_fake_quantize_channels(const void *params, const void *const *inputs, void *out,
-                              np_workers *workers) {
-  const struct np_fake_quantize_channels_params *p = params;
-  return run(fake_channels_tile, params, p->count, inputs, out, workers);
+int np_fake_quantize_channels(np_job *job) {
+  const size_t count = ((const struct np_fake_quantize_channels_params *)job->params)->count;
+  return np_for_tiles(job, fake_channels, count, TILE, count * sizeof(float), 0);
 }
 
 typedef struct {
@@ -250,22 +155,18 @@ NP_MULTIVERSIONED(extremes, extremes_of, (const float *in, size_t count), (in, c
   return (extremes){low, high};
 }
 
-static void range_part(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const np_job *job = context;
+static void range_part(np_job *job, size_t thread, size_t index) {
   const struct np_dynamic_range_params *p = job->params;
   const np_range part = np_range_of(index, p->part, p->count);
   extremes *found = (extremes *)(void *)job->scratch;
   found[index] = extremes_of((const float *)job->inputs[0] + part.first, part.count);
 }
 
-int np_dynamic_range(const void *params, const void *const *inputs, void *out, void *workspace,
-                     np_workers *workers) {
-  const struct np_dynamic_range_params *p = params;
-  const extremes *found = workspace;
+int np_dynamic_range(np_job *job) {
+  const struct np_dynamic_range_params *p = job->params;
+  const extremes *found = (const extremes *)(void *)job->scratch;
   const size_t parts = p->count == 0 ? 0 : np_ceil_div(p->count, p->part);
-  np_run_parts((np_job){params, inputs, out, workspace, 0}, range_part, parts, 0,
-               np_workers_for(p->count * sizeof(float), workers));
+  np_for_parts(job, range_part, parts, p->count * sizeof(float) < NP_PARALLEL_MIN_BYTES, 0);
   float low = 0.0f, high = 0.0f;
   for (size_t i = 0; i < parts; i++) {
     low = found[i].low < low ? found[i].low : low;
@@ -276,25 +177,24 @@ int np_dynamic_range(const void *params, const void *const *inputs, void *out, v
   zero = zero > 0.0f ? zero : 0.0f; /* of a range that is not finite too */
   zero = zero < 255.0f ? zero : 255.0f;
   const struct np_dynamic_range range = {scale, {(int8_t)((int32_t)zero - 128)}};
-  memcpy(out, &range, sizeof range);
+  memcpy(job->out, &range, sizeof range);
   return 0;
 }
 
-int np_dynamic_dequantize(const void *params, const void *const *inputs, void *out,
-                          np_workers *workers) {
-  const struct np_dynamic_range_params *p = params;
-  struct np_dequantize_params given = {p->count, 0, *(const int8_t *)inputs[2]};
-  memcpy(&given.scale, inputs[1], sizeof given.scale);
-  return np_dequantize(&given, inputs, out, workers);
+/* With the scale and zero point that are the second and third input. */
+static int run_dynamic(np_job *job, np_tile *tile) {
+  const struct np_dynamic_range_params *p = job->params;
+  const int32_t zero = *(const int8_t *)job->inputs[2];
+  struct np_quantize_params given = {
+      .count = p->count,
+      .low = (float)(-128 - zero),
+      .high = (float)(127 - zero),
+      .zero_point = zero,
+  };
+  memcpy(&given.scale, job->inputs[1], sizeof given.scale);
+  return run(&(np_job){&given, job->inputs, job->out, NULL, job->workers, 0}, tile);
 }
 
-int np_dynamic_quantize(const void *params, const void *const *inputs, void *out,
-                        np_workers *workers) {
-  const struct np_dynamic_range_params *p = params;
-  const int32_t zero = *(const int8_t *)inputs[2];
-  struct np_quantize_params given = {
-      p->count, 0, 0, (float)(-128 - zero), (float)(127 - zero), zero};
-  memcpy(&given.scale, inputs[1], sizeof given.scale);
-  const void *const values[] = {inputs[0], NULL};
-  return np_quantize(&given, values, out, workers);
-}
+int np_dynamic_dequantize(np_job *job) { return run_dynamic(job, from_int8); }
+
+int np_dynamic_quantize(np_job *job) { return run_dynamic(job, to_int8); }

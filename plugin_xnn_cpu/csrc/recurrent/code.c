@@ -13,6 +13,7 @@
 
 #include "recurrent/step.h"
 #include "simd/f32.h"
+#include "simd/polynomial.h"
 
 #define ROWS (LANES == 16 ? 4 : 2) /* sequences of a tile */
 #define SHIFT 12582912.0f /* 1.5 · 2^23: what is added to it is rounded to an integer */
@@ -23,17 +24,14 @@ NP_INLINE vec load_units(const float *from, size_t count) {
 }
 
 /* exp(-|x|), which is 0 beyond 87; of NaN some number. The polynomial is that of
- * elementwise/function.c. */
+ * simd/exp_log.h. */
 NP_INLINE vec decay(vec x) {
   vec a = (vec)((ivec)x & 0x7fffffff);
   a = choose(a < 87.0f, a, broadcast(87.0f));
   const vec shifted = a * -1.44269504f + SHIFT, n = shifted - SHIFT;
   const vec r = (-a - n * 0.693359375f) - n * -2.12194440e-4f;
-  vec p = r * 0.00829030573f + 0.0418979749f;
-  p = p * r + 0.166676372f;
-  p = p * r + 0.499991506f;
-  p = p * r + 0.999999702f;
-  p = p * r + 1.0f;
+  const vec p = NP_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f, 0.0418979749f,
+                               0.00829030573f);
   const vec e = (vec)((ivec)p + ((ivec)shifted << 23));
   return choose(a < 87.0f, e, broadcast(0));
 }
@@ -309,7 +307,6 @@ NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
     }
   }
 #ifdef __AVX512VNNI__
-  (void)h;
   multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, at->zeros,
                  job->padded, acc, rows, gates);
 #else
@@ -354,7 +351,6 @@ NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step
   const int32_t *zeros = p->zeros == NULL ? NULL : p->zeros + direction * gates * padded + before;
   const np_recurrent_rows bytes = np_recurrent_rows_of(job, direction, number);
 #else
-  (void)number;
   const size_t width = hidden, each = padded * hidden * gates + np_recurrent_extras(p) * padded;
   const float *packed = (const float *)p->packed + direction * each;
   const float *panels = packed + (phase == 0 ? 0 : padded * hidden * 2);
@@ -407,23 +403,16 @@ NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step
   }
 }
 
-void NP_OF_ISA(np_recurrent)(const np_recurrent_job *job, size_t direction, size_t step, size_t first,
-                 size_t last, size_t number, int phase) {
+void NP_OF_ISA(np_recurrent)(const np_recurrent_job *job, size_t direction, size_t step,
+                             size_t first, size_t last, size_t number, int phase) {
+#define NP_BLOCKS(kind, phase) blocks(job, direction, step, first, last, number, kind, phase)
   switch (job->params->kind) {
-    case NP_RECURRENT_LSTM:
-      blocks(job, direction, step, first, last, number, NP_RECURRENT_LSTM, 0);
-      return;
+    case NP_RECURRENT_LSTM: NP_BLOCKS(NP_RECURRENT_LSTM, 0); break;
     case NP_RECURRENT_GRU:
-      if (phase == 0) {
-        blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU, 0);
-      } else {
-        blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU, 1);
-      }
-      return;
-    case NP_RECURRENT_GRU_AFTER:
-      blocks(job, direction, step, first, last, number, NP_RECURRENT_GRU_AFTER, 0);
-      return;
-    default:
-      blocks(job, direction, step, first, last, number, NP_RECURRENT_RNN, 0);
+      phase == 0 ? NP_BLOCKS(NP_RECURRENT_GRU, 0) : NP_BLOCKS(NP_RECURRENT_GRU, 1);
+      break;
+    case NP_RECURRENT_GRU_AFTER: NP_BLOCKS(NP_RECURRENT_GRU_AFTER, 0); break;
+    default: NP_BLOCKS(NP_RECURRENT_RNN, 0);
   }
+#undef NP_BLOCKS
 }

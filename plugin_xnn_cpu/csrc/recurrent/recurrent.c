@@ -123,8 +123,7 @@ static void direction(void *context, size_t thread, size_t index) {
   for (size_t step = 0; step < p->steps; step++) {
     code(job, index, step, 0, blocks(job), 0, 0);
     if (p->kind == NP_RECURRENT_GRU) code(job, index, step, 0, blocks(job), 0, 1);
-    if (thread == 0 && step % 16 == 15 && (np_cancelled() || (np_cancel_due() && np_cancel_poll())))
-      return;
+    if (thread == 0 && step % 16 == 15 && np_cancel_check()) return;
   }
 }
 
@@ -135,7 +134,6 @@ typedef struct {
 
 /* Some units of a direction, in one step. */
 static void part(void *context, size_t thread, size_t index) {
-  (void)thread;
   const step_task *task = context;
   const struct np_recurrent_params *p = task->job->params;
   const size_t all = blocks(task->job), number = index % p->parts;
@@ -170,15 +168,14 @@ static void states_out(const np_recurrent_job *job, const float *from, float *to
   }
 }
 
-int np_recurrent(const void *params, const void *const *inputs, void *out, void *workspace,
-                 np_workers *workers) {
-  const struct np_recurrent_params *p = params;
+int np_recurrent(np_job *job) {
+  const struct np_recurrent_params *p = job->params;
   const size_t size = p->directions * p->batch * padded(p->hidden, p->lanes);
-  float *scratch = workspace;
-  np_recurrent_job job = {
+  float *scratch = (float *)(void *)job->scratch;
+  np_recurrent_job state = {
       .params = p,
-      .gates = inputs[0],
-      .out = out,
+      .gates = job->inputs[0],
+      .out = job->out,
       .hidden = {scratch, scratch + size},
       .cell = scratch + 2 * size,
       .reset = scratch + 3 * size,
@@ -186,27 +183,28 @@ int np_recurrent(const void *params, const void *const *inputs, void *out, void 
       .rows = (uint8_t *)(scratch + 4 * size),
   };
   if (p->lengths_input != 0) {
-    const int32_t *lengths = inputs[p->lengths_input];
+    const int32_t *lengths = job->inputs[p->lengths_input];
     for (size_t b = 0; b < p->batch; b++) {
       if (lengths[b] < 0 || (size_t)lengths[b] > p->steps) return NP_STATUS_INDEX;
     }
-    job.lengths = lengths;
+    state.lengths = lengths;
   }
-  states_in(&job, p->hidden_input == 0 ? NULL : inputs[p->hidden_input], job.hidden[0]);
-  states_in(&job, p->cell_input == 0 ? NULL : inputs[p->cell_input], job.cell);
+  states_in(&state, p->hidden_input == 0 ? NULL : job->inputs[p->hidden_input], state.hidden[0]);
+  states_in(&state, p->cell_input == 0 ? NULL : job->inputs[p->cell_input], state.cell);
   if (p->parts == 0) {
-    np_parallel_for(workers, direction, &job, p->directions, 0);
+    np_parallel_for(job->workers, direction, &state, p->directions, 0);
   } else {
-    for (job.step = 0; job.step < p->steps; job.step++) {
-      step_task task = {&job, 0};
-      np_parallel_for(workers, part, &task, p->directions * p->parts, 0);
+    for (state.step = 0; state.step < p->steps; state.step++) {
+      step_task task = {&state, 0};
+      np_parallel_for(job->workers, part, &task, p->directions * p->parts, 0);
       if (p->kind == NP_RECURRENT_GRU) {
         task.phase = 1;
-        np_parallel_for(workers, part, &task, p->directions * p->parts, 0);
+        np_parallel_for(job->workers, part, &task, p->directions * p->parts, 0);
       }
     }
   }
-  if (p->has_hidden) states_out(&job, job.hidden[p->steps & 1], (float *)out + p->hidden_offset);
-  if (p->has_cell) states_out(&job, job.cell, (float *)out + p->cell_offset);
+  if (p->has_hidden)
+    states_out(&state, state.hidden[p->steps & 1], (float *)job->out + p->hidden_offset);
+  if (p->has_cell) states_out(&state, state.cell, (float *)job->out + p->cell_offset);
   return 0;
 }

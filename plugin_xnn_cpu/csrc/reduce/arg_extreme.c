@@ -14,8 +14,7 @@ struct np_arg_extreme_params {
 #define LANES 32
 
 /* The index in a dense row: its greatest element in lanes, then where that is. */
-NP_MULTIVERSIONED(size_t, index_in_row, (const float *x, size_t count, float sign, int last),
-                  (x, count, sign, last)) {
+NP_INLINE size_t index_in_row(const float *x, size_t count, float sign, int last) {
   float lanes[LANES], best = sign * x[0];
   int32_t unordered[LANES], any = 0;
   for (size_t c = 0; c < LANES; c++) lanes[c] = best, unordered[c] = 0;
@@ -44,10 +43,8 @@ NP_MULTIVERSIONED(size_t, index_in_row, (const float *x, size_t count, float sig
 }
 
 /* The indices of a tile of columns, whose elements are `stride` apart along the axis. */
-NP_MULTIVERSIONED(void, index_in_columns,
-                  (const float *x, size_t count, size_t stride, size_t columns, float sign,
-                   int last, int64_t *out),
-                  (x, count, stride, columns, sign, last, out)) {
+NP_INLINE void index_in_columns(const float *x, size_t count, size_t stride, size_t columns,
+                                float sign, int last, int64_t *out) {
   float best[COLUMNS];
   for (size_t c = 0; c < columns; c++) best[c] = sign * x[c], out[c] = 0;
   for (size_t k = 1; k < count; k++) {
@@ -64,8 +61,7 @@ NP_MULTIVERSIONED(void, index_in_columns,
   }
 }
 
-static void part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+NP_TILE(part) {
   const struct np_arg_extreme_params *p = job->params;
   const float sign = p->least ? -1.0f : 1.0f;
   const size_t tiles = np_ceil_div(p->inner, COLUMNS); /* of the columns of one outer index */
@@ -82,12 +78,11 @@ static void part(void *context, size_t start, size_t count) {
   }
 }
 
-int np_arg_extreme(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_arg_extreme_params *p = params;
+int np_arg_extreme(np_job *job) {
+  const struct np_arg_extreme_params *p = job->params;
   if (p->outer == 0 || p->inner == 0) return 0;
   const size_t bytes = p->count * np_min(p->inner, COLUMNS) * sizeof(float);
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part,
-                      p->outer * np_ceil_div(p->inner, COLUMNS),
+  return np_for_tiles(job, part, p->outer * np_ceil_div(p->inner, COLUMNS),
                       1 + NP_PARALLEL_MIN_BYTES / 4 / bytes,
-                      p->outer * p->count * p->inner * sizeof(float), 0, workers);
+                      p->outer * p->count * p->inner * sizeof(float), 0);
 }

@@ -18,40 +18,37 @@ struct np_cumulative_sum_params {
 #define COLUMNS 256 /* of one tile: the row before stays in L1 */
 
 /* Prefix sum of a row, whose elements are `stride` apart, and of a tile of columns. */
-#define PREFIX_SUM(name, type)                                                         \
-  static void name##_row(const type *x, size_t count, ptrdiff_t stride, int exclusive, \
-                         type *out) {                                                  \
-    type total = 0;                                                                    \
-    for (size_t k = 0; k < count; k++, x += stride, out += stride) {                   \
-      const type with = k ? total + *x : *x; /* 0 + -0 is 0 */                         \
-      *out = exclusive ? total : with;                                                 \
-      total = with;                                                                    \
-    }                                                                                  \
-  }                                                                                    \
-  NP_MULTIVERSIONED(void, name##_columns,                                              \
-                    (const type *x, size_t count, ptrdiff_t stride, size_t columns,    \
-                     int exclusive, type *out),                                        \
-                    (x, count, stride, columns, exclusive, out)) {                     \
-    for (size_t c = 0; c < columns; c++) out[c] = exclusive ? 0 : x[c];                \
-    size_t k = 1;                                                                      \
-    if (exclusive && count > 1) { /* 0 + -0 is 0 */                                    \
-      out += stride, k = 2;                                                            \
-      for (size_t c = 0; c < columns; c++) out[c] = x[c];                              \
-      x += stride;                                                                     \
-    }                                                                                  \
-    for (; k < count; k++) {                                                           \
-      const type *last = out, *added = exclusive ? x : x + stride;                     \
-      x += stride, out += stride;                                                      \
-      for (size_t c = 0; c < columns; c++) out[c] = last[c] + added[c];                \
-    }                                                                                  \
+#define PREFIX_SUM(name, type)                                                                 \
+  NP_INLINE void name##_row(const type *x, size_t count, ptrdiff_t stride, int exclusive,      \
+                            type *out) {                                                       \
+    type total = 0;                                                                            \
+    for (size_t k = 0; k < count; k++, x += stride, out += stride) {                           \
+      const type with = k ? total + *x : *x; /* 0 + -0 is 0 */                                 \
+      *out = exclusive ? total : with;                                                         \
+      total = with;                                                                            \
+    }                                                                                          \
+  }                                                                                            \
+  NP_INLINE void name##_columns(const type *x, size_t count, ptrdiff_t stride, size_t columns, \
+                                int exclusive, type *out) {                                    \
+    for (size_t c = 0; c < columns; c++) out[c] = exclusive ? 0 : x[c];                        \
+    size_t k = 1;                                                                              \
+    if (exclusive && count > 1) { /* 0 + -0 is 0 */                                            \
+      out += stride, k = 2;                                                                    \
+      for (size_t c = 0; c < columns; c++) out[c] = x[c];                                      \
+      x += stride;                                                                             \
+    }                                                                                          \
+    for (; k < count; k++) {                                                                   \
+      const type *last = out, *added = exclusive ? x : x + stride;                             \
+      x += stride, out += stride;                                                              \
+      for (size_t c = 0; c < columns; c++) out[c] = last[c] + added[c];                        \
+    }                                                                                          \
   }
 
 PREFIX_SUM(float32, float)
 PREFIX_SUM(int32, uint32_t)
 PREFIX_SUM(int64, uint64_t)
 
-static void part(void *context, size_t start, size_t count) {
-  const np_job *job = context;
+NP_TILE(part) {
   const struct np_cumulative_sum_params *p = job->params;
   const size_t tiles = np_ceil_div(p->inner, COLUMNS); /* of the columns of one outer index */
   const size_t last = p->reverse ? (p->count - 1) * p->inner : 0;
@@ -78,14 +75,12 @@ static void part(void *context, size_t start, size_t count) {
   }
 }
 
-int np_cumulative_sum(const void *params, const void *const *inputs, void *out,
-                      np_workers *workers) {
-  const struct np_cumulative_sum_params *p = params;
+int np_cumulative_sum(np_job *job) {
+  const struct np_cumulative_sum_params *p = job->params;
   if (p->outer == 0 || p->count == 0 || p->inner == 0) return 0;
   const size_t size = p->type == NP_CUMULATIVE_SUM_INT64 ? 8 : 4;
   const size_t bytes = p->count * np_min(p->inner, COLUMNS) * size;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, part,
-                      p->outer * np_ceil_div(p->inner, COLUMNS),
-                      1 + NP_PARALLEL_MIN_BYTES / 4 / bytes,
-                      p->outer * p->count * p->inner * size, 0, workers);
+  return np_for_tiles(job, part, p->outer * np_ceil_div(p->inner, COLUMNS),
+                      1 + NP_PARALLEL_MIN_BYTES / 4 / bytes, p->outer * p->count * p->inner * size,
+                      0);
 }

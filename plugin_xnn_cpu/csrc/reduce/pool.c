@@ -104,25 +104,17 @@ NP_INLINE void pool_output_row(const np_job *job, size_t index, const int kind) 
   }
 }
 
-NP_MULTIVERSIONED(void, max_pool_row, (const np_job *job, size_t index), (job, index)) {
-  pool_output_row(job, index, MAXIMUM);
+NP_TILE(max_pool) {
+  for (size_t row = start; row < start + count; row++) pool_output_row(job, row, MAXIMUM);
 }
 
-NP_MULTIVERSIONED(void, average_pool_row, (const np_job *job, size_t index), (job, index)) {
-  pool_output_row(job, index, SUM);
+NP_TILE(average_pool) {
+  for (size_t row = start; row < start + count; row++) pool_output_row(job, row, SUM);
 }
 
-static void pool_row(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const np_job *job = context;
+int np_pool(np_job *job) {
   const struct np_pool_params *p = job->params;
-  (p->maximum ? max_pool_row : average_pool_row)(job, index);
-}
-
-int np_pool(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  const struct np_pool_params *p = params;
   const size_t rows = p->image.batch * p->image.out_height;
   const size_t read = rows * p->image.out_width * p->image.channels * p->kernel[0] * p->kernel[1];
-  return np_run_parts((np_job){params, inputs, out, NULL, 0}, pool_row, rows, 0,
-                      np_workers_for(read * sizeof(float), workers));
+  return np_for_tiles(job, p->maximum ? max_pool : average_pool, rows, 1, read * sizeof(float), 0);
 }

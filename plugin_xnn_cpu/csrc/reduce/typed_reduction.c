@@ -173,9 +173,7 @@ static reduce *const REDUCE[][NP_REDUCTION_MEAN + 1] = {NP_OF(u8),  NP_OF(u8),  
                                                         NP_NONE,    NP_NONE,    NP_OF(i32), NP_NONE,
                                                         NP_OF(i64), NP_OF(f32), NP_OF(f64)};
 
-static void part(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const np_job *job = context;
+static void part(np_job *job, size_t thread, size_t index) {
   const struct np_typed_reduction_params *p = job->params;
   reduce *run = REDUCE[p->type][p->op];
   const int mean = p->op == NP_REDUCTION_MEAN;
@@ -189,14 +187,12 @@ static void part(void *context, size_t thread, size_t index) {
   for (size_t at = results.first; at < results.end; at++) run(job, at, 0, 1, mean);
 }
 
-int np_typed_reduction(const void *params, const void *const *inputs, void *out,
-                       np_workers *workers) {
-  const struct np_typed_reduction_params *p = params;
+int np_typed_reduction(np_job *job) {
+  const struct np_typed_reduction_params *p = job->params;
   if (REDUCE[p->type][p->op] == NULL) return NP_STATUS_CALL;
   const size_t results = p->kept_count * (p->columns > 0 ? p->columns : 1);
   const size_t read = results * p->reduced_count * (p->columns > 0 ? 1 : p->row);
   const size_t parts = p->columns > 0 ? p->kept_count * np_ceil_div(p->columns, COLUMNS)
                                       : np_ceil_div(p->kept_count, p->tile);
-  return np_run_parts((np_job){params, inputs, out, NULL, 0}, part, parts, 0,
-                      np_workers_for(read * sizeof(float), workers));
+  return np_for_parts(job, part, parts, read * sizeof(float) < NP_PARALLEL_MIN_BYTES, 0);
 }

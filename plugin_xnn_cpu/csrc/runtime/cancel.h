@@ -25,3 +25,8 @@ int np_cancel_due(void);
 /* Ask; whether the run is stopped now. Python may run meanwhile: floating point must be as
  * usual. */
 int np_cancel_poll(void);
+
+/* Whether the run is stopped; it is asked where it is time to. */
+static inline int np_cancel_check(void) {
+  return np_cancelled() || (np_cancel_due() && np_cancel_poll());
+}

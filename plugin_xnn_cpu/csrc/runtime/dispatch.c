@@ -16,24 +16,18 @@ int np_run_step(const np_step *step, void *const *buffers, void *workspace, np_w
   const void *a = inputs[0], *b = inputs[1];
   const xnn_operator_t op = step->op;
   void *out = buffers[step->output];
+  np_job job = {step->params, inputs, out, workspace, workers, 0};
   switch (step->call) {
-#define NP_OPERATOR(call, setup, summary)              \
-  case NP_##call:                                      \
-    if (op == NULL) return NP_STATUS_CALL;             \
+#define NP_OPERATOR(call, setup, summary)  \
+  case NP_##call:                          \
+    if (op == NULL) return NP_STATUS_CALL; \
     return run_operator(step, step->set_up ? 0 : (int)(setup), workers);
 #define NP_CONVERTED(call, function, type, file, summary) \
-  case NP_##call:                                           \
-    if (op == NULL) return NP_STATUS_CALL;                  \
-    return function(step, a, out, workspace, workers);
+  case NP_##call: return op == NULL ? NP_STATUS_CALL : function(&job, op);
 #define NP_KERNEL(call, function, type, file, summary) \
-  case NP_##call:                                        \
-    return function(step->params, inputs, out, workers);
-#define NP_SCRATCH_KERNEL(call, function, type, file, summary) \
-  case NP_##call:                                                \
-    return function(step->params, inputs, out, workspace, workers);
+  case NP_##call: return function(&job);
 #include "kernels.def"
-    default:
-      return NP_STATUS_CALL;
+    default: return NP_STATUS_CALL;
   }
 }
 
@@ -41,7 +35,6 @@ const np_call_row np_call_rows[] = {
 #define NP_OPERATOR(call, setup, summary) {"NP_" #call, "", "", summary},
 #define NP_CONVERTED(call, function, type, file, summary) {"NP_" #call, #type, file, summary},
 #define NP_KERNEL(call, function, type, file, summary) {"NP_" #call, #type, file, summary},
-#define NP_SCRATCH_KERNEL(call, function, type, file, summary) {"NP_" #call, #type, file, summary},
 #include "kernels.def"
 };
 

@@ -41,6 +41,10 @@
 #define NP_MULTIVERSIONED(type, name, params, args) static type name params
 #endif
 
+/* The same of a tile's function: it computes `count` elements of `job` from `start` on. */
+#define NP_TILE(name) \
+  NP_MULTIVERSIONED(void, name, (np_job * job, size_t start, size_t count), (job, start, count))
+
 /* What a template defines for each instruction set (build_tools/instruction_sets.py): its
  * declaration, and the fastest for this processor that the target, NP_TARGET_*, allows. */
 #ifdef NP_CHOOSES_CPU
@@ -119,6 +123,18 @@ NP_INLINE size_t np_element_count(size_t rank, const size_t *sizes) {
     default: DO(uint64_t) break;                    \
   }
 
+/* DO(name, type) for each type of integers. */
+#define NP_EACH_INTEGER(DO)                                                               \
+  DO(u8, uint8_t)                                                                         \
+  DO(i8, int8_t)                                                                          \
+  DO(u16, uint16_t) DO(i16, int16_t) DO(u32, uint32_t) DO(i32, int32_t) DO(u64, uint64_t) \
+      DO(i64, int64_t)
+
+/* What begins with `name` by NP_TYPE_*; bool is that of uint8. */
+#define NP_BY_TYPE(name)                                             \
+  {name##u8,  name##u8,  name##i8,  name##u16, name##i16, name##u32, \
+   name##i32, name##u64, name##i64, name##f32, name##f64}
+
 /* Mark the begin and the end of a run; NULL for no workers. */
 void np_workers_begin(np_workers *workers);
 void np_workers_end(np_workers *workers);
@@ -139,21 +155,19 @@ NP_INLINE np_workers *np_workers_for(size_t bytes, np_workers *workers) {
 void np_parallel_for(np_workers *workers, np_part *part, void *context, size_t count,
                      int32_t flags);
 
-/* Elements from `start` on. */
-typedef void np_tile(void *context, size_t start, size_t count);
+/* Elements of a job from `start` on. */
+typedef void np_tile(np_job *job, size_t start, size_t count);
 
-/* Compute `count` elements in tiles of `size`, of which the last may have fewer. */
-void np_parallel_for_tiles(np_workers *workers, np_tile *tile, void *context, size_t count,
-                           size_t size, int32_t flags);
+/* A part of a job, computed by a thread. */
+typedef void np_job_part(np_job *job, size_t thread, size_t index);
 
-/* The parameters and operands of a kernel, for its parts. */
-typedef struct {
-  const void *params;
-  const void *const *inputs;
-  void *out;
-  uint8_t *scratch;   /* that threads share, each with a part of it */
-  atomic_int outside; /* whether an index is out of range */
-} np_job;
+/* Compute `count` elements in tiles of `size`, of which the last may have fewer; by the caller
+ * alone where `bytes` are not worth more. Returns 0, or NP_STATUS_INDEX. */
+int np_for_tiles(np_job *job, np_tile *tile, size_t count, size_t size, size_t bytes,
+                 int32_t flags);
+
+/* Compute parts 0 to `count` - 1; by the caller alone where they are `small`. Returns the same. */
+int np_for_parts(np_job *job, np_job_part *part, size_t count, int small, int32_t flags);
 
 NP_INLINE void np_index_outside(np_job *job) {
   atomic_store_explicit(&job->outside, 1, memory_order_relaxed);
@@ -168,8 +182,6 @@ NP_INLINE size_t np_read_index(const void *indices, size_t bytes, size_t i, size
   return (size_t)(read < 0 ? read + (int64_t)size : read);
 }
 
-/* The same for a kernel's tiles or parts, whose context is the job: tiles by the caller alone where
- * `bytes` are not worth more. They return 0, or NP_STATUS_INDEX. */
-int np_run_tiles(np_job job, np_tile *tile, size_t count, size_t size, size_t bytes, int32_t flags,
-                 np_workers *workers);
-int np_run_parts(np_job job, np_part *part, size_t count, int32_t flags, np_workers *workers);
+/* np_for_tiles of a copy of a job, with a context for tiles: of gemv/nbits_gather.c. */
+int np_run_tiles(np_job job, void (*tile)(void *context, size_t start, size_t count), size_t count,
+                 size_t size, size_t bytes, int32_t flags, np_workers *workers);

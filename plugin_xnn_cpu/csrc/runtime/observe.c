@@ -19,7 +19,7 @@ typedef struct {
   const float *in;
   size_t count;
   size_t stride;
-} job;
+} look_job;
 
 size_t np_meter_words(size_t bins) { return (HEAD + bins + ZEROS + 15) / 16 * 16; }
 
@@ -54,17 +54,16 @@ NP_MULTIVERSIONED(void, place, (const float *in, size_t count, const np_meter *m
 }
 
 static void look(void *context, size_t thread, size_t index) {
-  const job *task = context;
+  const look_job *task = context;
   const np_meter *meter = task->meter;
-  const size_t first = index * TILE;
-  const size_t count = task->count - first < TILE ? task->count - first : TILE;
+  const np_range range = np_range_of(index, TILE, task->count);
   uint32_t *own = meter->scratch + thread * task->stride;
-  extremes(task->in + first, count, (int32_t *)own);
+  extremes(task->in + range.first, range.count, (int32_t *)own);
   if (meter->kind != NP_METER_COUNTS) return;
   int32_t places[TILE];
-  place(task->in + first, count, meter, places);
+  place(task->in + range.first, range.count, meter, places);
   uint32_t *counts = own + HEAD;
-  for (size_t i = 0; i < count; i++) counts[places[i]]++;
+  for (size_t i = 0; i < range.count; i++) counts[places[i]]++;
 }
 
 static void begin(const np_meter *meter, size_t threads, size_t stride) {
@@ -89,21 +88,20 @@ static void end(np_meter *meter, size_t threads, size_t stride) {
   }
 }
 
-int np_observe(const void *params, const void *const *inputs, void *out, np_workers *workers) {
-  (void)out;
-  const struct np_observe_params *p = params;
+int np_observe(np_job *job) {
+  const struct np_observe_params *p = job->params;
   np_meter *meter = p->meter;
   if (meter->kind == NP_METER_OFF) return 0;
   const size_t stride = np_meter_words(meter->kind == NP_METER_COUNTS ? meter->bins : 0);
-  const float *in = inputs[0];
+  const float *in = job->inputs[0];
   for (size_t done = 0; done < p->count; done += MOST) {
     const size_t count = p->count - done < MOST ? p->count - done : MOST;
-    np_workers *const used = count * sizeof *in < NP_PARALLEL_MIN_BYTES ? NULL : workers;
-    const size_t threads = used == NULL ? 1 : np_workers_threads(used);
-    job task = {meter, in + done, count, stride};
+    np_workers *const used = np_workers_for(count * sizeof *in, job->workers);
+    const size_t threads = np_workers_threads(used);
+    look_job task = {meter, in + done, count, stride};
     begin(meter, threads, stride);
     /* Subnormal numbers are no zeros here. */
-    np_parallel_for(used, look, &task, (count + TILE - 1) / TILE, 0);
+    np_parallel_for(used, look, &task, np_ceil_div(count, TILE), 0);
     end(meter, threads, stride);
   }
   return 0;

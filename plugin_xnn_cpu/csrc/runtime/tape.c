@@ -21,9 +21,7 @@ static int run_steps(np_step *steps, size_t count, void *const *buffers, void *w
   uint64_t start = nanoseconds == NULL ? 0 : now();
   for (size_t i = 0; i < count; i++) {
     int status = np_run_step(&steps[i], buffers, workspace, workers);
-    if (status == 0 && (np_cancelled() || (np_cancel_due() && np_cancel_poll()))) {
-      status = NP_STATUS_CANCELLED;
-    }
+    if (status == 0 && np_cancel_check()) status = NP_STATUS_CANCELLED;
     if (status != 0) {
       *failed = i;
       return status;
@@ -80,9 +78,7 @@ int np_run_loop(np_step *steps, size_t count, void **buffers, void *workspace, n
     loop->done = i;
     status = run_steps(steps, count, buffers, workspace, workers, NULL, failed);
     /* A body without steps asks too. */
-    if (status == 0 && count == 0 && (np_cancelled() || (np_cancel_due() && np_cancel_poll()))) {
-      status = NP_STATUS_CANCELLED;
-    }
+    if (status == 0 && count == 0 && np_cancel_check()) status = NP_STATUS_CANCELLED;
     if (status != 0) break;
     for (size_t k = 0; k < loop->copy_count; k++) {
       const np_place_copy *copy = &loop->copies[k];

@@ -66,12 +66,10 @@ static int same(const struct np_entry *entry, const uint8_t *name, uint32_t seed
 }
 
 static void *allocate_on_heap(void *context, size_t size, size_t alignment) {
-  (void)context;
   return aligned_alloc(alignment, size);
 }
 
 static void release_on_heap(void *context, void *address) {
-  (void)context;
   free(address);
 }
 
@@ -221,19 +219,16 @@ static bool is_finalized(void *context) {
 }
 
 static void *offset_to_addr(void *context, size_t offset) {
-  (void)context;
   return (void *)(uintptr_t)offset;
 }
 
 /* Sessions are ended by those who began them. */
 static enum xnn_status delete_cache(void *context) {
-  (void)context;
   return xnn_status_success;
 }
 
 /* Weights under another address are unknown: such entries belong to one session. */
 static enum xnn_status alias_data(void *context, void *alias, void *original) {
-  (void)context, (void)alias, (void)original;
   return xnn_status_success;
 }
 

@@ -205,34 +205,36 @@ void np_parallel_for(np_workers *workers, np_part *part, void *context, size_t c
 }
 
 typedef struct {
+  np_job *job;
   np_tile *tile;
-  void *context;
+  np_job_part *part;
   size_t count;
   size_t size;
-} tiles;
+} division;
 
 static void compute_tile(void *context, size_t thread, size_t index) {
-  (void)thread;
-  const tiles *all = context;
+  const division *all = context;
   const np_range range = np_range_of(index, all->size, all->count);
-  all->tile(all->context, range.first, range.count);
+  all->tile(all->job, range.first, range.count);
 }
 
-void np_parallel_for_tiles(np_workers *workers, np_tile *tile, void *context, size_t count,
-                           size_t size, int32_t flags) {
-  tiles all = {tile, context, count, size};
-  np_parallel_for(workers, compute_tile, &all, (count + size - 1) / size, flags);
+int np_for_tiles(np_job *job, np_tile *tile, size_t count, size_t size, size_t bytes,
+                 int32_t flags) {
+  division all = {.job = job, .tile = tile, .count = count, .size = size};
+  np_parallel_for(np_workers_for(bytes, job->workers), compute_tile, &all, np_ceil_div(count, size),
+                  flags);
+  return job->outside ? NP_STATUS_INDEX : 0;
 }
 
-int np_run_tiles(np_job job, np_tile *tile, size_t count, size_t size, size_t bytes, int32_t flags,
-                 np_workers *workers) {
-  np_parallel_for_tiles(np_workers_for(bytes, workers), tile, &job, count, size, flags);
-  return job.outside ? NP_STATUS_INDEX : 0;
+static void compute_part(void *context, size_t thread, size_t index) {
+  const division *all = context;
+  all->part(all->job, thread, index);
 }
 
-int np_run_parts(np_job job, np_part *part, size_t count, int32_t flags, np_workers *workers) {
-  np_parallel_for(workers, part, &job, count, flags);
-  return job.outside ? NP_STATUS_INDEX : 0;
+int np_for_parts(np_job *job, np_job_part *part, size_t count, int small, int32_t flags) {
+  division all = {.job = job, .part = part};
+  np_parallel_for(small ? NULL : job->workers, compute_part, &all, count, flags);
+  return job->outside ? NP_STATUS_INDEX : 0;
 }
 
 void np_workers_stop(np_workers *workers) {

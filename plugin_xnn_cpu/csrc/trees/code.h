@@ -1,29 +1,29 @@
-/* Ensembles of trees over REAL, whose nodes are NODE and whose weights are WEIGHT; INDEX is an
- * integer of REAL's size. NAME(x) names what is defined, BODY the function of a part. No include
- * guard: included once for each type.
+/* Ensembles of trees over REAL; INDEX is an integer of its size, and NAME(x) names what is defined.
+ * No include guard: included once for each type.
  *
  * A walk from root to leaf is a chain of loads, each of which waits for the one before. LANES walks
  * go on at a time, so that their loads overlap: rows of one tree, or trees of one row. */
 
+typedef struct NAME(np_tree_node) NAME(node);
+
+/* The operands of a job. */
 typedef struct {
   const struct np_trees_params *params;
   const REAL *x;
-  const NODE *nodes;
+  const NAME(node) * nodes;
   const uint32_t *roots;
-  const WEIGHT *weights;
+  const struct NAME(np_tree_weight) * weights;
   const uint32_t *first;
-  const REAL *base;
-  REAL *totals; /* [rows, targets]; `out` itself where that is REAL */
-  void *out;
-} NAME(job);
+  REAL *totals; /* [rows, targets]; the output itself where that is REAL */
+} NAME(trees);
 
-NP_INLINE void NAME(walk)(const NODE *nodes, const REAL *const *rows, uint32_t *at, int at_most,
-                          int32_t levels) {
+NP_INLINE void NAME(walk)(const NAME(node) * nodes, const REAL *const *rows, uint32_t *at,
+                          int at_most, int32_t levels) {
   for (int32_t level = 1;; level++) {
     uint32_t moved = 0;
 #pragma GCC unroll 8
     for (size_t lane = 0; lane < LANES; lane++) {
-      const NODE *node = nodes + at[lane];
+      const NAME(node) *node = nodes + at[lane];
       const REAL x = rows[lane][node->test >> 4];
       const REAL threshold = node->threshold;
       int yes;
@@ -42,7 +42,7 @@ NP_INLINE void NAME(walk)(const NODE *nodes, const REAL *const *rows, uint32_t *
   }
 }
 
-NP_INLINE void NAME(add)(const NAME(job) *task, uint32_t at, REAL *totals) {
+NP_INLINE void NAME(add)(const NAME(trees) * task, uint32_t at, REAL *totals) {
   INDEX leaf;
   memcpy(&leaf, &task->nodes[at].threshold, sizeof leaf);
   const int aggregate = task->params->aggregate;
@@ -63,7 +63,7 @@ NP_INLINE void NAME(add)(const NAME(job) *task, uint32_t at, REAL *totals) {
 }
 
 /* LANES rows of one tree at a time; lanes behind the last row walk with it and add nothing. */
-NP_INLINE void NAME(by_rows)(const NAME(job) *task, size_t start, size_t count, int at_most) {
+NP_INLINE void NAME(by_rows)(const NAME(trees) * task, size_t start, size_t count, int at_most) {
   const struct np_trees_params *p = task->params;
   for (size_t tree = 0; tree < p->trees; tree++) {
     for (size_t row = start; row < start + count; row += LANES) {
@@ -83,7 +83,7 @@ NP_INLINE void NAME(by_rows)(const NAME(job) *task, size_t start, size_t count, 
 }
 
 /* LANES trees of one row at a time, in their order: totals are those of by_rows to the last bit. */
-NP_INLINE void NAME(by_trees)(const NAME(job) *task, size_t row, int at_most) {
+NP_INLINE void NAME(by_trees)(const NAME(trees) * task, size_t row, int at_most) {
   const struct np_trees_params *p = task->params;
   const REAL *rows[LANES];
   for (size_t lane = 0; lane < LANES; lane++) rows[lane] = task->x + row * p->columns;
@@ -100,8 +100,19 @@ NP_INLINE void NAME(by_trees)(const NAME(job) *task, size_t row, int at_most) {
   }
 }
 
-NP_INLINE void BODY(const NAME(job) *task, size_t start, size_t count) {
-  const struct np_trees_params *p = task->params;
+NP_TILE(NAME(rows)) {
+  const struct np_trees_params *p = job->params;
+  const NAME(trees) all = {
+      .params = p,
+      .x = job->inputs[0],
+      .nodes = job->inputs[1],
+      .roots = job->inputs[2],
+      .weights = job->inputs[3],
+      .first = job->inputs[4],
+      .totals = sizeof(REAL) == 4 || p->double_out ? job->out : (REAL *)(void *)job->scratch,
+  };
+  const NAME(trees) *const task = &all;
+  const REAL *base = job->inputs[5];
   const REAL origin = p->aggregate == NP_TREES_MIN   ? (REAL)INFINITY
                       : p->aggregate == NP_TREES_MAX ? -(REAL)INFINITY
                                                      : 0;
@@ -128,11 +139,11 @@ NP_INLINE void BODY(const NAME(job) *task, size_t start, size_t count) {
       /* No leaf had a weight for the target: weights themselves are finite. */
       if (sum == origin) sum = 0;
       if (p->aggregate == NP_TREES_AVERAGE) sum /= (REAL)p->trees;
-      sum += task->base[target];
+      sum += base[target];
       if (p->double_out) {
-        ((double *)task->out)[i] = (double)sum;
+        ((double *)job->out)[i] = (double)sum;
       } else {
-        ((float *)task->out)[i] = (float)sum;
+        ((float *)job->out)[i] = (float)sum;
       }
     }
   }

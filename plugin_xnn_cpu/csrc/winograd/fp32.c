@@ -18,16 +18,6 @@
 
 #include "winograd/fp32_tile.h"
 
-typedef struct {
-  const struct np_fp32_winograd_params *params;
-  const np_winograd_code *code;
-  np_fp32_multiply *multiply;
-  np_epilogue_plan end;
-  const float *in;
-  float *out;
-  uint8_t *scratch;
-} job;
-
 /* A tile of an image. */
 typedef struct {
   size_t image;
@@ -40,9 +30,6 @@ static const np_winograd_code *code_for(size_t lanes, int32_t target) {
   const int32_t isa = np_isa_for(target);
   if (lanes == 16 && isa >= NP_TARGET_AVX512) return &np_winograd_avx512;
   if (isa >= NP_TARGET_AVX2) return &np_winograd_avx2;
-#else
-  (void)lanes;
-  (void)target;
 #endif
   return &np_winograd_plain;
 }
@@ -67,16 +54,15 @@ static void fill_pixel_pointers(const struct np_fp32_winograd_params *p, const f
 }
 
 /* Transform a tile's accumulators of a panel back, and end them. */
-static void finish(const job *task, np_winograd_tile *tile, corner at, size_t column) {
-  const struct np_fp32_winograd_params *p = task->params;
-  const np_epilogue_plan *end = &task->end;
+static void finish(const struct np_fp32_winograd_params *p, const np_epilogue_plan *end,
+                   np_winograd_tile *tile, float *out, corner at, size_t column) {
   const size_t pixel = (at.image * p->image.out_height + at.y) * p->image.out_width + at.x;
   const size_t place = pixel * p->outputs + column;
-  tile->out = task->out + place;
+  tile->out = out + place;
   tile->residual = end->before == NULL ? NULL : end->before + place;
   tile->rows = np_min(p->image.out_height - at.y, p->tile);
   tile->pixels = np_min(p->image.out_width - at.x, p->tile);
-  task->code->finish[p->tile == 4](tile);
+  code_for(p->lanes, p->target)->finish[p->tile == 4](tile);
   if (end->tile == NULL) return;
   for (size_t i = 0; i < tile->rows; i++) {
     const size_t row = i * tile->row_stride;
@@ -86,16 +72,18 @@ static void finish(const job *task, np_winograd_tile *tile, corner at, size_t co
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
+static void part(np_job *job, size_t thread, size_t index) {
   static const float no_bias[NP_FP32_MAX_NR] = {0};
-  const job *task = context;
-  const struct np_fp32_winograd_params *p = task->params;
+  const struct np_fp32_winograd_params *p = job->params;
+  const np_winograd_code *code = code_for(p->lanes, p->target);
+  np_fp32_multiply *multiply = np_fp32_multiply_for(p->lanes, p->target);
+  const np_epilogue_plan end = np_epilogue_plan_of(&p->epilogue, job->inputs[1], p->target);
   const size_t elements = (p->tile + 2) * (p->tile + 2);
   const size_t side = index % p->parts, block = index / p->parts;
   const size_t total = p->image.batch * p->tiles[0] * p->tiles[1];
   const size_t first = block * total / p->blocks;
   const size_t count = (block + 1) * total / p->blocks - first;
-  uint8_t *scratch = task->scratch + thread * p->thread_scratch;
+  uint8_t *scratch = job->scratch + thread * p->thread_scratch;
   float *tiles = (float *)scratch;
   float *acc = (float *)(scratch + p->acc_offset);
   float *zeros = (float *)(scratch + p->zeros_offset);
@@ -104,9 +92,9 @@ static void part(void *context, size_t thread, size_t index) {
   memset(zeros, 0, p->image.channels * sizeof *zeros);
   for (size_t i = 0; i < count; i++) {
     const float *pixels[NP_WINOGRAD_MOST_ELEMENTS];
-    fill_pixel_pointers(p, task->in, corner_of(p, first + i), zeros, pixels);
-    task->code->transform[p->tile == 4](pixels, p->image.channels, tiles + i * p->row_stride,
-                                        p->element_stride);
+    fill_pixel_pointers(p, job->inputs[0], corner_of(p, first + i), zeros, pixels);
+    code->transform[p->tile == 4](pixels, p->image.channels, tiles + i * p->row_stride,
+                                  p->element_stride);
     rows[i] = (int32_t)(i * p->row_stride);
   }
 
@@ -127,8 +115,8 @@ static void part(void *context, size_t thread, size_t index) {
       .stride = p->acc_stride,
       .row_stride = p->image.out_width * p->outputs,
       .pixel_stride = p->outputs,
-      .low = task->end.low,
-      .high = task->end.high,
+      .low = end.low,
+      .high = end.high,
   };
   const size_t panels = np_fp32_panels(p->lanes, p->outputs);
   for (size_t n = side * panels / p->parts; n < (side + 1) * panels / p->parts; n++) {
@@ -141,34 +129,23 @@ static void part(void *context, size_t thread, size_t index) {
       panel.image = tiles + i * p->element_stride;
       panel.out = acc + i * p->acc_stride;
       panel.prefetch = panel.weights + at.width * p->image.channels;
-      task->multiply(&panel);
+      multiply(&panel);
       panel.weights = panel.prefetch;
     }
     tile.bias = packed;
     tile.columns = at.columns;
     for (size_t i = 0; i < count; i++) {
       tile.acc = acc + i * at.width;
-      finish(task, &tile, corner_of(p, first + i), at.first);
+      finish(p, &end, &tile, job->out, corner_of(p, first + i), at.first);
     }
   }
 }
 
-int np_fp32_winograd(const void *params, const void *const *inputs, void *out, void *workspace,
-                     np_workers *workers) {
-  const struct np_fp32_winograd_params *p = params;
-  job task = {
-      .params = p,
-      .code = code_for(p->lanes, p->target),
-      .multiply = np_fp32_multiply_for(p->lanes, p->target),
-      .end = np_epilogue_plan_of(&p->epilogue, inputs[1], p->target),
-      .in = inputs[0],
-      .out = out,
-      .scratch = workspace,
-  };
+int np_fp32_winograd(np_job *job) {
+  const struct np_fp32_winograd_params *p = job->params;
   const double tiles = (double)p->image.batch * (double)(p->tiles[0] * p->tiles[1]);
   const double elements = (double)((p->tile + 2) * (p->tile + 2));
   const double work = tiles * elements * (double)p->outputs * (double)p->image.channels;
-  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task, p->blocks * p->parts,
-                  NP_DISABLE_DENORMALS);
-  return 0;
+  return np_for_parts(job, part, p->blocks * p->parts, work < NP_SMALL_FLOAT32,
+                      NP_DISABLE_DENORMALS);
 }

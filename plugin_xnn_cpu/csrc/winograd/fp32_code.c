@@ -101,18 +101,13 @@ NP_INLINE void finish(const int tile, const np_winograd_tile *p) {
   if (at < p->columns) finish_vector(tile, p, at, p->columns - at);
 }
 
-static void transform_2(const float *const *pixels, size_t channels, float *to,
-                               size_t stride) {
-  transform(2, pixels, channels, to, stride);
-}
-
-static void transform_4(const float *const *pixels, size_t channels, float *to,
-                               size_t stride) {
-  transform(4, pixels, channels, to, stride);
-}
-
-static void finish_2(const np_winograd_tile *tile) { finish(2, tile); }
-
-static void finish_4(const np_winograd_tile *tile) { finish(4, tile); }
+#define NP_TILE_OF(size)                                                               \
+  static void transform_##size(const float *const *pixels, size_t channels, float *to, \
+                               size_t stride) {                                        \
+    transform(size, pixels, channels, to, stride);                                     \
+  }                                                                                    \
+  static void finish_##size(const np_winograd_tile *tile) { finish(size, tile); }
+NP_TILE_OF(2)
+NP_TILE_OF(4)
 
 const np_winograd_code NP_OF_ISA(np_winograd) = {{transform_2, transform_4}, {finish_2, finish_4}};

@@ -97,10 +97,10 @@ def test_row_tiles_and_column_parts(threads, pads):
     x = rng.standard_normal((2, 80, 30, 64)).astype(np.float32)
     operator = fp32.CONVOLUTION.create(Convolution(Weight.of(kernel), None, ConvAttributes(pads)))
     operator.reshape(x.shape, shared(threads))
-    params = operator.params
-    assert params.row_tiles > 1
+    params, geometry = operator.params, operator.params.geometry
+    assert geometry.row_tiles > 1
     assert params.copies == any(pads)
-    assert params.image.batch * params.row_tiles * params.parts > threads
+    assert geometry.image.batch * geometry.row_tiles * geometry.parts > threads
     check_operator(operator, x, kernel, None, ConvAttributes(pads), Epilogue(), threads)
 
 

@@ -132,10 +132,10 @@ def test_row_tiles_chunks_and_parts(threads, near, monkeypatch):
         Convolution(Weight.of(kernel), None, ConvAttributes((1, 1, 1, 1)))
     )
     operator.reshape(x.shape, shared(threads))
-    params = operator.params
-    assert params.row_tiles > 1
-    assert (params.chunk < params.row_tile * 30) is (near > 0)
-    assert params.image.batch * params.row_tiles * params.parts > threads
+    params, geometry = operator.params, operator.params.geometry
+    assert geometry.row_tiles > 1
+    assert (params.chunk < geometry.row_tile * 30) is (near > 0)
+    assert geometry.image.batch * geometry.row_tiles * geometry.parts > threads
     compare(
         run(operator, x, (2, 9, 30, 40), threads), x, kernel, None, ConvAttributes((1, 1, 1, 1))
     )

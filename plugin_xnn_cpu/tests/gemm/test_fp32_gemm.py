@@ -85,7 +85,7 @@ def test_work_is_divided(size, threads):
     operator = fp32.MATMUL.create(Matmul(Weight.of(matrix), None, Epilogue()))
     params = operator.reshape(rows, shared(threads))
     if rows >= 300:
-        assert params.row_tiles * params.parts >= threads
+        assert params.geometry.row_tiles * params.geometry.parts >= threads
     accumulators = x.astype(np.float64) @ matrix.T
     got = run(operator, x, accumulators.shape, threads)
     compare(got, accumulators, abs(x).astype(np.float64) @ abs(matrix.T), inputs)

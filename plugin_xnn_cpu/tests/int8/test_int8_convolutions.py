@@ -262,9 +262,9 @@ def shape_of_resnet(threads, columns=40):
 
 
 def test_row_tiles_and_parts():
-    assert shape_of_resnet(1).row_tiles > 1
-    params = shape_of_resnet(2)
-    assert params.image.batch * params.row_tiles * params.parts > 2
+    assert shape_of_resnet(1).geometry.row_tiles > 1
+    geometry = shape_of_resnet(2).geometry
+    assert geometry.image.batch * geometry.row_tiles * geometry.parts > 2
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4])

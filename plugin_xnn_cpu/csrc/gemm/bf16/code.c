@@ -183,7 +183,6 @@ static void multiply(const np_bf16_panel *p) {
 }
 
 static void round_elements(const void *in, size_t count, int32_t zero, void *out) {
-  (void)zero;
   round_all(in, count, out);
 }
 

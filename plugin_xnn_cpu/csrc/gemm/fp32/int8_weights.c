@@ -33,14 +33,6 @@ struct np_gemm_int8_weights_params {
 
 #define PIECE NP_INT8_WEIGHTS_NR
 
-typedef struct {
-  const struct np_gemm_int8_weights_params *params;
-  np_fp32_multiply *multiply;
-  const float *in;
-  float *out;
-  uint8_t *scratch;
-} job;
-
 /* Weights of some inputs, `width` apart, times the scales of PIECE columns. */
 NP_MULTIVERSIONED(void, upcast,
                   (const int8_t *restrict weights, size_t width, const float *restrict scales,
@@ -68,30 +60,36 @@ static void dequantize_panels(const struct np_gemm_int8_weights_params *p, size_
   }
 }
 
-/* Multiply `rows` rows from `row` on with the panels from `first` to `last`. */
-static void some_rows(const job *task, size_t row, size_t rows, size_t first, size_t last,
-                      uint8_t *scratch) {
-  const struct np_gemm_int8_weights_params *p = task->params;
+/* A row tile, with some of the panels. */
+static void part(np_job *job, size_t thread, size_t index) {
   static const int32_t runs[1] = {0};
+  const struct np_gemm_int8_weights_params *p = job->params;
+  np_fp32_multiply *multiply = np_fp32_multiply_for(PIECE, p->target);
+  const np_range rows = np_range_of(index / p->parts, p->row_tile, p->rows);
+  const size_t side = index % p->parts, panels = np_ceil_div(p->outputs, p->width);
+  const size_t groups = np_ceil_div(panels, p->together);
+  const size_t first = side * groups / p->parts * p->together;
+  const size_t last = np_min((side + 1) * groups / p->parts * p->together, panels);
+  uint8_t *scratch = job->scratch + thread * p->thread_scratch;
   float *weights = (float *)scratch, *bias = (float *)(scratch + p->bias_offset);
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
-  for (size_t r = 0; r < rows; r++) pixels[r] = (int32_t)(r * p->channels);
+  for (size_t r = 0; r < rows.count; r++) pixels[r] = (int32_t)(r * p->channels);
   for (size_t start = 0; start < p->channels; start += p->depth) {
     const size_t left = p->channels - start;
     const int ends = left <= p->depth;
     for (size_t n = first; n < last; n += p->together) {
-      const size_t end = n + p->together < last ? n + p->together : last;
+      const size_t end = np_min(n + p->together, last);
       const size_t column = n * p->width;
-      const size_t columns = (end * p->width < p->outputs ? end * p->width : p->outputs) - column;
+      const size_t columns = np_min(end * p->width, p->outputs) - column;
       /* Code for few columns has rows of weights of as many registers as it needs. */
-      const size_t stride = (columns + PIECE - 1) / PIECE * PIECE;
+      const size_t stride = np_ceil_div(columns, PIECE) * PIECE;
       const size_t inputs = ends ? left : p->depth;
       dequantize_panels(p, n, start, inputs, stride, weights, bias);
       const np_fp32_panel panel = {
-          .image = task->in + row * p->channels + start,
+          .image = (const float *)job->inputs[0] + rows.first * p->channels + start,
           .pixels = pixels,
           .row_stride = p->channels,
-          .count = rows,
+          .count = rows.count,
           .runs = runs,
           .run_count = 1,
           .run_length = inputs,
@@ -100,41 +98,19 @@ static void some_rows(const job *task, size_t row, size_t rows, size_t first, si
           .bias = start == 0 ? bias : NULL,
           .columns = columns,
           .lanes = PIECE,
-          .out = task->out + row * p->outputs + column,
+          .out = (float *)job->out + rows.first * p->outputs + column,
           .out_stride = p->outputs,
           .low = ends ? p->low : -INFINITY,
           .high = ends ? p->high : INFINITY,
       };
-      task->multiply(&panel);
+      multiply(&panel);
     }
   }
 }
 
-static void part(void *context, size_t thread, size_t index) {
-  const job *task = context;
-  const struct np_gemm_int8_weights_params *p = task->params;
-  const size_t row = index / p->parts * p->row_tile, side = index % p->parts;
-  const size_t panels = (p->outputs + p->width - 1) / p->width;
-  const size_t groups = (panels + p->together - 1) / p->together;
-  const size_t first = side * groups / p->parts * p->together;
-  const size_t last = (side + 1) * groups / p->parts * p->together;
-  some_rows(task, row, row + p->row_tile < p->rows ? p->row_tile : p->rows - row, first,
-            last < panels ? last : panels, task->scratch + thread * p->thread_scratch);
-}
-
-int np_gemm_int8_weights(const void *params, const void *const *inputs, void *out, void *workspace,
-                         np_workers *workers) {
-  const struct np_gemm_int8_weights_params *p = params;
-  job task = {
-      .params = p,
-      .multiply = np_fp32_multiply_for(PIECE, p->target),
-      .in = inputs[0],
-      .out = out,
-      .scratch = workspace,
-  };
+int np_gemm_int8_weights(np_job *job) {
+  const struct np_gemm_int8_weights_params *p = job->params;
   const double work = (double)p->rows * (double)p->channels * (double)p->outputs;
-  const size_t row_tiles = (p->rows + p->row_tile - 1) / p->row_tile;
-  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task, row_tiles * p->parts,
-                  NP_DISABLE_DENORMALS);
-  return 0;
+  return np_for_parts(job, part, np_ceil_div(p->rows, p->row_tile) * p->parts,
+                      work < NP_SMALL_FLOAT32, NP_DISABLE_DENORMALS);
 }

@@ -210,7 +210,6 @@ static void depthwise(const np_int8_depthwise_tile *b) {
 
 static void interleave(const int8_t *const *rows, size_t stride, size_t count, size_t columns,
                        int32_t zero, uint8_t out_xor, void *out) {
-  (void)out_xor;
   interleave_pairs(rows, stride, count, columns, zero, out);
 }
 

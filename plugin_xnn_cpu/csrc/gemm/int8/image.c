@@ -3,20 +3,16 @@
 #include "gemm/int8/panel.h"
 
 static void copy_bytes(const void *in, size_t count, int32_t zero, void *out) {
-  (void)zero;
   memcpy(out, in, count);
 }
 
 np_padded_image np_int8_padded_image(const np_int8_micro_kernels *code, const int8_t *pixels,
-                                     const struct np_image_sizes *sizes, const size_t *pads,
-                                     const size_t *picks, size_t wide_width, int32_t zero, int u8) {
+                                     const struct np_convolution_geometry *geometry, int32_t zero,
+                                     int u8) {
   return (np_padded_image){
       .pixels = pixels,
       .in_element = sizeof(int8_t),
-      .sizes = sizes,
-      .pads = pads,
-      .picks = picks,
-      .wide_width = wide_width,
+      .geometry = geometry,
       .element = code->element,
       .convert = u8 ? copy_bytes : code->upcast,
       .zero = zero,
@@ -28,8 +24,6 @@ const np_int8_micro_kernels *np_int8_micro_kernels_for(int32_t target, int32_t v
 #ifdef NP_CHOOSES_CPU
   if (vnni) return &np_int8_vnni_avx512;
   if (np_isa_for(target) >= NP_TARGET_AVX2) return &np_int8_avx2;
-#else
-  (void)target, (void)vnni;
 #endif
   return &np_int8_plain;
 }

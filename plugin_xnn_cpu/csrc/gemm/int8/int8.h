@@ -26,30 +26,14 @@ struct np_int8_residual {
  * over the kernel window of (input - its zero point) · weight, plus the bias. Images are [N, H, W,
  * C].
  *
- * A thread copies the input rows of a row tile, upcast to int16 less their zero point, with zeros
- * around, then goes over the panels. Output pixels are read from the copy in runs of dense
- * elements: a row of the kernel window, or a pixel of it where dilation sets its pixels apart.
+ * The copy of a row tile is upcast to int16 less its zero point, with zeros around.
  *
  * VNNI kernels multiply images that are stored with an offset of +128. Where VNNI kernels alone
  * read what one of them writes, it is written so, and is read in place where it needs no
  * padding. */
 struct np_int8_convolution_params {
   const void *packed;
-  struct np_image_sizes image;
-  size_t outputs;
-  size_t groups;
-  size_t kernel[2]; /* height, width */
-  size_t steps[2]; /* between output pixels, in rows and columns of what was upcast */
-  size_t picks[2]; /* between rows and columns of the input that are upcast */
-  size_t dilations[2];
-  size_t pads[2];    /* above, left */
-  size_t wide_width; /* columns that are upcast */
-  size_t runs;
-  size_t run_length;
-  size_t row_tile;  /* output rows */
-  size_t row_tiles; /* of an image */
-  size_t parts;     /* that the columns of a group are divided into, for threads */
-  size_t part_columns;
+  struct np_convolution_geometry geometry;
   int32_t in_zero;
   int32_t out_zero;
   int32_t low;
@@ -71,8 +55,6 @@ struct np_int8_convolution_params {
   size_t acc_offset; /* in a thread's scratch memory: row sums, their scales and zeros */
   size_t scales_offset;
   size_t zeros_offset;
-  size_t pixels_offset; /* in a thread's scratch memory: the indirection */
-  size_t runs_offset;
   size_t thread_scratch; /* bytes */
 };
 

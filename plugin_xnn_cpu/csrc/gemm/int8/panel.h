@@ -176,8 +176,8 @@ const np_int8_micro_kernels *np_int8_micro_kernels_for(int32_t target, int32_t v
 /* An image of which rows are copied padded: upcast, or with an offset of +128, which they are
  * stored with already where `u8` is set. */
 np_padded_image np_int8_padded_image(const np_int8_micro_kernels *code, const int8_t *pixels,
-                                     const struct np_image_sizes *sizes, const size_t *pads,
-                                     const size_t *picks, size_t wide_width, int32_t zero, int u8);
+                                     const struct np_convolution_geometry *geometry, int32_t zero,
+                                     int u8);
 
 /* How a row is quantized whose least and largest element, 0 included, are `low` and `high`. */
 typedef struct {

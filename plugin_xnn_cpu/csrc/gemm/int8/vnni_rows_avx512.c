@@ -5,7 +5,6 @@ void np_int8_vnni_offset_avx512(const void *pixels, size_t count, int32_t zero, 
   const int8_t *in = pixels;
   const __m512i out_xor = _mm512_set1_epi8((char)0x80);
   uint8_t *out = wide;
-  (void)zero;
   size_t i = 0;
   for (; i + 64 <= count; i += 64) {
     _mm512_storeu_si512(out + i, _mm512_xor_si512(_mm512_loadu_si512(in + i), out_xor));

@@ -17,7 +17,7 @@ typedef struct {
   const float *residual;
   float *out;
   float *scratch;
-} job;
+} matmul_job;
 
 /* Where a matrix of the batch starts. */
 static size_t start(const struct np_matmul_params *p, const size_t *strides, size_t number) {
@@ -28,7 +28,7 @@ static size_t start(const struct np_matmul_params *p, const size_t *strides, siz
   return at;
 }
 
-static void scale(float *packed, size_t depth, size_t columns, const job *task) {
+static void scale(float *packed, size_t depth, size_t columns, const matmul_job *task) {
   const size_t lanes = task->code->lanes, count = (columns + lanes - 1) / lanes * lanes * depth;
   for (size_t i = 0; i < count; i++) packed[i] *= task->params->alpha;
 }
@@ -41,7 +41,7 @@ static const float *bias_of(const float *bias, size_t columns, float *to) {
 }
 
 /* Multiply with packed panels, of which elements are multiplied by alpha already. */
-static void multiply_panels(const job *task, const np_matmul_block *block, float *scratch) {
+static void multiply_panels(const matmul_job *task, const np_matmul_block *block, float *scratch) {
   const struct np_matmul_params *p = task->params;
   static const int32_t start_of_run = 0;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
@@ -81,7 +81,7 @@ static void multiply_panels(const job *task, const np_matmul_block *block, float
 }
 
 /* Some rows and columns of one matrix. `packed` says whether B's panels are in scratch memory. */
-static void compute(const job *task, np_matmul_block block, np_range rows, np_range columns,
+static void compute(const matmul_job *task, np_matmul_block block, np_range rows, np_range columns,
                     float *scratch, int packed) {
   const struct np_matmul_params *p = task->params;
   const float *a = block.a + rows.first * block.a_row,
@@ -127,7 +127,7 @@ static size_t matrices_of(const struct np_matmul_params *p) {
 }
 
 static void part(void *context, size_t thread, size_t index) {
-  const job *task = context;
+  const matmul_job *task = context;
   const struct np_matmul_params *p = task->params;
   const size_t row_parts = np_ceil_div(p->rows, p->part_rows);
   const size_t column_parts = np_ceil_div(p->columns, p->part_columns);
@@ -162,32 +162,31 @@ static void part(void *context, size_t thread, size_t index) {
   }
 }
 
-int np_matmul(const void *params, const void *const *inputs, void *out, void *workspace,
-              np_workers *workers) {
-  const struct np_matmul_params *p = params;
+int np_matmul(np_job *job) {
+  const struct np_matmul_params *p = job->params;
   const struct np_epilogue *e = &p->epilogue;
   const np_matmul_code *code = NP_FOR_ISA(&np_matmul_code, p->target);
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual == NP_RESIDUAL_NONE;
-  job task = {
+  matmul_job task = {
       .params = p,
       .code = code,
       .multiply = p->form == NP_MATMUL_DOTS ? code->dots : code->multiply,
       .end = simple ? NULL : np_epilogue_for(p->target),
       .plain = p->alpha == 1.0f && !p->has_bias &&
                (!simple || (e->low == -INFINITY && e->high == INFINITY)),
-      .a = inputs[p->swapped ? 1 : 0],
-      .b = inputs[p->swapped ? 0 : 1],
-      .bias = p->has_bias ? inputs[2] : NULL,
-      .residual = e->residual == NP_RESIDUAL_NONE ? NULL : inputs[p->has_bias ? 3 : 2],
-      .out = out,
-      .scratch = workspace,
+      .a = job->inputs[p->swapped ? 1 : 0],
+      .b = job->inputs[p->swapped ? 0 : 1],
+      .bias = p->has_bias ? job->inputs[2] : NULL,
+      .residual = e->residual == NP_RESIDUAL_NONE ? NULL : job->inputs[p->has_bias ? 3 : 2],
+      .out = job->out,
+      .scratch = (float *)(void *)job->scratch,
   };
   const size_t matrices = matrices_of(p);
   const double work = (double)matrices * (double)p->rows * (double)p->columns * (double)p->depth;
   const size_t parts = np_ceil_div(matrices, p->part_matrices) *
                        np_ceil_div(p->rows, p->part_rows) *
                        np_ceil_div(p->columns, p->part_columns);
-  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : workers, part, &task, parts,
+  np_parallel_for(work < NP_SMALL_FLOAT32 ? NULL : job->workers, part, &task, parts,
                   NP_DISABLE_DENORMALS);
   return 0;
 }

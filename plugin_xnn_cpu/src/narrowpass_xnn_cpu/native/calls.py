@@ -74,10 +74,10 @@ def check(call: str, params: Any) -> int:
 
 
 def constant(prefix: str, name: str) -> int:
-    """Return the C constant of a name: ``NP_MATH_HARD_SIGMOID`` for "hard sigmoid".
+    """Return the C constant of a name: ``NP_FUNCTION_HARD_SIGMOID`` for "hard sigmoid".
 
     Args:
-        prefix: of the constant, such as ``NP_MATH``.
+        prefix: of the constant, such as ``NP_FUNCTION``.
         name: in lower case, its words separated by spaces or hyphens.
 
     Raises:

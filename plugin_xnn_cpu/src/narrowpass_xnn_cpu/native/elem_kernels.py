@@ -16,12 +16,6 @@ _PART = 1 << 14
 """Elements that a task of a reduction reads."""
 
 
-def math_function(count: int, name: str, alpha: float = 0.0, beta: float = 0.0) -> Any:
-    """Return the parameters of ``NP_MATH``, for one of ``NP_MATH_*``."""
-    fields = count, calls.constant("NP_MATH", name), alpha, beta
-    return calls.parameters("NP_MATH", fields)
-
-
 def typed_binary(
     sizes: Sequence[int], strides: Sequence[Sequence[int]], name: str, dtype: str
 ) -> Any:

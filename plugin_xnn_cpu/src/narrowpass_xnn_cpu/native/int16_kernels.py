@@ -24,7 +24,7 @@ def quantize16(count: int, scale: float, zero_point: int, *, is_signed: bool) ->
     """
     least = -(1 << 15) if is_signed else 0
     bounds = least - zero_point, least + (1 << 16) - 1 - zero_point
-    fields = count, scale, *bounds, zero_point, is_signed
+    fields = count, 0, scale, *bounds, zero_point, is_signed
     return calls.parameters("NP_QUANTIZE16", fields)
 
 

@@ -228,7 +228,8 @@ def quantize(count: int, scale: float, zero_point: int, columns: int = 0) -> Any
 
 def dequantize(count: int, scale: float, zero_point: int) -> Any:
     """Return the parameters of ``NP_DEQUANTIZE``."""
-    return calls.parameters("NP_DEQUANTIZE", (count, scale, zero_point))
+    fields = {"count": count, "scale": scale, "zero_point": zero_point}
+    return calls.parameters("NP_DEQUANTIZE", fields)
 
 
 def lookup_table(count: int, entries: bytes) -> Any:
@@ -241,9 +242,10 @@ def lookup_table(count: int, entries: bytes) -> Any:
     return params
 
 
-def function(count: int, name: str) -> Any:
+def function(count: int, name: str, alpha: float = 0.0, beta: float = 0.0) -> Any:
     """Return the parameters of ``NP_FUNCTION``, for one of ``NP_FUNCTION_*``."""
-    return calls.parameters("NP_FUNCTION", (count, calls.constant("NP_FUNCTION", name)))
+    fields = count, calls.constant("NP_FUNCTION", name), alpha, beta
+    return calls.parameters("NP_FUNCTION", fields)
 
 
 def gate(

@@ -32,7 +32,7 @@ _PARAMETERS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "Tan": ("tan", ()),
     "ThresholdedRelu": ("thresholded relu", (("alpha", 1.0),)),
 }
-"""Names of ``NP_MATH_*``, with the attributes that are parameters and their defaults."""
+"""Names of ``NP_FUNCTION_*``, with the attributes that are parameters and their defaults."""
 
 _SELU_OF_1 = 1.6732, 1.0507
 

@@ -117,7 +117,7 @@ class MathFunction(Computation):
     """A function of a float with up to two parameters.
 
     Attributes:
-        function: one of ``NP_MATH_*``.
+        function: one of ``NP_FUNCTION_*``.
         parameters: of the function.
     """
 
@@ -135,8 +135,8 @@ class MathFunction(Computation):
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
-        params = elem_kernels.math_function(elements(shape), self.function, *self.parameters)
-        return Run(shape, "NP_MATH", params=params)
+        params = kernels.function(elements(shape), self.function, *self.parameters)
+        return Run(shape, "NP_FUNCTION", params=params)
 
 
 def check_same_dtype(

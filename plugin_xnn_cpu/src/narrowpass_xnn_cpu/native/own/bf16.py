@@ -17,8 +17,7 @@ from narrowpass_xnn_cpu.native.own.tiling import (
     checked_elements,
     column_parts,
     even_row_tiles,
-    run_fields,
-    run_scratch,
+    indirect_convolution,
 )
 from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
@@ -57,9 +56,9 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
     """Block rows so that rounded inputs stay in L2, and divide columns among threads."""
     geometry, attributes = problem.geometry, problem.attributes
     (batch, _, _, channels), (out_height, out_width) = run.image, run.out
-    steps, image_steps = tuple(attributes.strides), (1, 1)
+    steps, picks = tuple(attributes.strides), (1, 1)
     if geometry.kernel_size == (1, 1) and not any(attributes.pads):
-        steps, image_steps = image_steps, steps  # pixels that strides skip are not copied
+        steps, picks = picks, steps  # pixels that strides skip are not copied
     extent = geometry.extent
     wide_width = (out_width - 1) * steps[1] + extent[1]
     size = extension().lib.np_bf16_element_size(kernels.code())
@@ -70,27 +69,15 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
     )
     rows = (row_tile - 1) * steps[0] + extent[0]
     elements = checked_elements(rows * wide_width * channels)
+    tiling = {"row_tile": row_tile, "row_tiles": row_tiles, "parts": parts, "part_columns": columns}
+    copies = {"steps": steps, "picks": picks, "wide_width": wide_width}
     return {
-        **run.fields,
-        **run_fields(geometry),
-        **run_scratch(geometry, size * elements, row_tile * out_width),
-        "image_steps": image_steps,
-        "steps": steps,
-        "wide_width": wide_width,
-        "row_tile": row_tile,
-        "row_tiles": row_tiles,
+        **indirect_convolution(geometry, run.fields, size * elements, **copies, **tiling),
         "chunk": _PIXELS if packing.size <= _NEAR_BYTES else row_tile * out_width,
-        "parts": parts,
-        "part_columns": columns,
     }
 
 
-_BF16 = (
-    "NP_BF16_CONVOLUTION",
-    "bf16 convolution",
-    "NP_BF16_LAYOUT",
-    "np_bf16_convolution_params",
-)
+_BF16 = "NP_BF16_CONVOLUTION", "bf16 convolution", "NP_BF16_LAYOUT"
 CONVOLUTION = ConvolutionKernel("convolution", *_BF16, _pack, _plan, fuses_epilogue=True)
 MATMUL = MatmulKernel(
     "fully connected",

@@ -143,7 +143,6 @@ MATMUL = MatmulKernel(
     "NP_NBITS",
     "nbits",
     "NP_NBITS_LAYOUT",
-    "np_nbits_params",
     _pack,
     _plan,
     fuses_epilogue=True,

@@ -18,8 +18,7 @@ from narrowpass_xnn_cpu.native.own.panels import Layout
 from narrowpass_xnn_cpu.native.own.tiling import (
     checked_elements,
     even_row_tiles,
-    run_fields,
-    run_scratch,
+    indirect_convolution,
 )
 from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
 from narrowpass_xnn_cpu.native.problems.convolution import ConvGeometry, Convolution
@@ -128,19 +127,16 @@ def plan(geometry: ConvGeometry, packing: Packing, run: RunSizes) -> Fields:
         row_tile, row_tiles, parts = run.rows, 1, 1
     needed = (row_tile - 1) * strides[0] + extent[0]
     elements = checked_elements(needed * wide_width * channels)
+    tiling = {"row_tile": row_tile, "row_tiles": row_tiles, "parts": parts}
+    copied = 4 * elements if copies else 0
     return {
-        **run.fields,
-        **run_fields(geometry),
-        **run_scratch(geometry, 4 * elements if copies else 0, row_tile * out_width),
+        **indirect_convolution(
+            geometry, run.fields, copied, steps=strides, wide_width=wide_width, **tiling
+        ),
         "lanes": lanes,
-        "steps": strides,
         "copies": copies,
-        "wide_width": wide_width,
         "depth": depth,
         "panels_within": within,
-        "row_tile": row_tile,
-        "row_tiles": row_tiles,
-        "parts": parts,
     }
 
 
@@ -151,12 +147,7 @@ def _parts(panel_count: int, tasks: int, threads: int) -> int:
     return min(panel_count, -(-4 * threads // tasks))
 
 
-_GEMM = (
-    "NP_FP32_CONVOLUTION",
-    "fp32 convolution",
-    "NP_FP32_LAYOUT",
-    "np_fp32_convolution_params",
-)
+_GEMM = "NP_FP32_CONVOLUTION", "fp32 convolution", "NP_FP32_LAYOUT"
 CONVOLUTION = ConvolutionKernel(
     "convolution",
     *_GEMM,

@@ -77,7 +77,6 @@ DEPTHWISE = ConvolutionKernel(
     "NP_FP32_DEPTHWISE",
     "fp32 depthwise",
     "NP_FP32_DEPTHWISE_LAYOUT",
-    "np_fp32_depthwise_params",
     _pack,
     _plan,
     fuses_epilogue=True,

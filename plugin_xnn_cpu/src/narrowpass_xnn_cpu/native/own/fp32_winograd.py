@@ -56,7 +56,6 @@ def _kernel(tile: int) -> ConvolutionKernel:
         "NP_FP32_WINOGRAD",
         "fp32 winograd",
         "NP_FP32_WINOGRAD_LAYOUT",
-        "np_fp32_winograd_params",
         pack,
         lambda problem, packing, run: _plan(problem, packing, run, tile),
         fuses_epilogue=True,

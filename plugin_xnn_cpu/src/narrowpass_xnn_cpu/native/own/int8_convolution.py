@@ -17,8 +17,7 @@ from narrowpass_xnn_cpu.native.own.tiling import (
     balance_tasks,
     checked_elements,
     image_fields,
-    run_fields,
-    run_scratch,
+    indirect_convolution,
     scratch_offsets,
 )
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution, DynamicScales
@@ -74,23 +73,17 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
     rows = (row_tile - 1) * steps[0] + extent[0]
     # The last contiguous run may be read to the end of its last K-group.
     elements = checked_elements(rows * wide_width * channels + layout.group - 1)
-    count = row_tile * out_width
-    scratch = run_scratch(geometry, 0 if in_place else layout.element * elements, count)
-    dynamic = isinstance(problem.result, DynamicScales)
-    if packing.zeros is not None or dynamic:
-        size = 4 * count
-        scratch |= scratch_offsets(scratch["thread_scratch"], acc=size, scales=size, zeros=size)
-    fields = {
-        **image_fields((batch, height, width, channels), (out_height, out_width)),
-        **run_fields(geometry),
-        **scratch,
-        "steps": steps,
-        "picks": picks,
-        "wide_width": wide_width,
-        "row_tile": row_tile,
-        "row_tiles": row_tiles,
-        "parts": parts,
-        "part_columns": part * layout.nr,
+    image = image_fields((batch, height, width, channels), (out_height, out_width))
+    copied = 0 if in_place else layout.element * elements
+    tiling = {"row_tile": row_tile, "row_tiles": row_tiles, "parts": parts}
+    copies = {"steps": steps, "picks": picks, "wide_width": wide_width}
+    fields = indirect_convolution(
+        geometry, image, copied, part_columns=part * layout.nr, **copies, **tiling
+    )
+    if packing.zeros is not None or isinstance(problem.result, DynamicScales):
+        size = 4 * row_tile * out_width
+        fields |= scratch_offsets(fields["thread_scratch"], acc=size, scales=size, zeros=size)
+    fields |= {
         "vnni": layout is int8.VNNI,
         "in_u8": problem.offsets.input,
         "out_u8": problem.offsets.output,
@@ -117,12 +110,7 @@ def _result(problem: Convolution) -> Fields:
     return {"to": 0, "has_residual": 1, "residual": residual}
 
 
-_DIRECT = (
-    "NP_INT8_CONVOLUTION",
-    "int8 convolution",
-    "NP_INT8_LAYOUT",
-    "np_int8_convolution_params",
-)
+_DIRECT = "NP_INT8_CONVOLUTION", "int8 convolution", "NP_INT8_LAYOUT"
 CONVOLUTION = ConvolutionKernel("convolution int8", *_DIRECT, _pack, _plan, offsets=True, adds=True)
 MATMUL = MatmulKernel(
     "fully connected int8",

@@ -31,40 +31,26 @@ _VNNI_PIXEL = 256
 """Bytes of 64 channels of 4-way interleaved pixels: NP_INT8_VNNI_PIXEL."""
 
 
-def _pack_pairs(problem: Convolution) -> Packing:
-    """Pack weights as int16, from which zero points are subtracted."""
+def _pack(problem: Convolution, form: int8.Layout) -> Packing:
+    """Pack weights; as int16 of pairs, their zero points are subtracted."""
     kernel, _ = int8.checked_int8(problem)
     height, width, channels = checked_depthwise(problem)
-    zeros = zero_points(kernel, channels)
+    zeros = zero_points(kernel, channels) if form is int8.PAIRS else None
     ffi, lib = extension().ffi, extension().lib
     sizes = channels, height, width
 
     def write(block: Any, k: Any, b: Any, s: Any) -> None:
         z = ffi.NULL if zeros is None else pointer(ffi, zeros)
-        lib.np_int8_pack_depthwise(2, *sizes, k, b, s, z, block)
+        lib.np_int8_pack_depthwise(form.group, *sizes, k, b, s, z, block)
 
     return int8.packing(
         problem,
         sizes if zeros is None else (*sizes, zeros.tobytes().hex()),
         height * width,
-        lib.np_int8_depthwise_packed_size(2, *sizes),
+        lib.np_int8_depthwise_packed_size(form.group, *sizes),
         write,
-        int8.PAIRS,
+        form,
         zeros,
-    )
-
-
-def _pack_vnni(problem: Convolution) -> Packing:
-    int8.checked_int8(problem)
-    height, width, channels = checked_depthwise(problem)
-    ffi, lib, sizes = extension().ffi, extension().lib, (channels, height, width)
-    return int8.packing(
-        problem,
-        sizes,
-        height * width,
-        lib.np_int8_depthwise_packed_size(4, *sizes),
-        lambda block, k, b, s: lib.np_int8_pack_depthwise(4, *sizes, k, b, s, ffi.NULL, block),
-        int8.VNNI,
     )
 
 
@@ -135,8 +121,7 @@ PAIRS = ConvolutionKernel(
     "NP_INT8_DEPTHWISE",
     "int8 depthwise",
     "NP_INT8_LAYOUT",
-    "np_int8_depthwise_params",
-    _pack_pairs,
+    lambda problem: _pack(problem, int8.PAIRS),
     _plan_pairs,
 )
 VNNI = ConvolutionKernel(
@@ -144,8 +129,7 @@ VNNI = ConvolutionKernel(
     "NP_INT8_DEPTHWISE",
     "int8 vnni depthwise",
     "NP_INT8_LAYOUT",
-    "np_int8_depthwise_params",
-    _pack_vnni,
+    lambda problem: _pack(problem, int8.VNNI),
     _plan_vnni,
     offsets=True,
 )

@@ -130,13 +130,6 @@ def rows_to_int8(rows: int, channels: int) -> Any:
     return extension().ffi.new("struct np_int8_rows_params *", fields)
 
 
-_GEMM = (
-    "NP_INT8_GEMM",
-    "int8 matmul",
-    "NP_INT8_LAYOUT",
-    "np_int8_gemm_params",
-    _pack,
-    _plan,
-)
+_GEMM = "NP_INT8_GEMM", "int8 matmul", "NP_INT8_LAYOUT", _pack, _plan
 MATMUL = MatmulKernel("fully connected int8", *_GEMM)
 PER_TOKEN = MatmulKernel("fully connected", *_GEMM)

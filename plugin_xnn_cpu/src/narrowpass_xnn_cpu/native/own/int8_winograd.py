@@ -85,7 +85,6 @@ WINOGRAD = ConvolutionKernel(
     "NP_INT8_WINOGRAD",
     "int8 winograd",
     "NP_INT8_LAYOUT",
-    "np_int8_winograd_params",
     _pack,
     _plan,
 )

@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Weight
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import calls, kernels
 from narrowpass_xnn_cpu.native.operator import Fields, Operator
 from narrowpass_xnn_cpu.native.own.panels import Layout, Panels
 from narrowpass_xnn_cpu.native.own.row_dispatch import RowDispatch
@@ -29,6 +29,8 @@ from narrowpass_xnn_cpu.native.problems.quantization import Requantized
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.runtime.tape import aligned
 from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
+
+P = TypeVar("P", Convolution, Matmul)
 
 
 @dataclass(frozen=True)
@@ -80,30 +82,37 @@ class RunSizes:
 
 
 @dataclass(frozen=True)
-class ConvolutionKernel:
-    """A kernel of ours that computes convolutions.
+class PackedKernel(Generic[P]):
+    """A kernel of ours, of a kind of problems.
 
     Attributes:
         name: of the kernel, as plans print it.
         call: its name in ``kernels.def``.
         kind: part of the names of packed weights in weights caches.
         layout: name of the C constant that is the version of the packed layout.
-        struct: C struct of the parameters.
         pack: checks the constants of a problem; returns how they are packed.
         plan: returns the fields of the parameters, with ``thread_scratch``.
         fuses_epilogue: whether it has a fused epilogue of float32.
-        offsets: whether its VNNI code reads and writes int8 stored with an offset of +128.
-        adds: whether its VNNI code adds a second int8 input to the result.
     """
 
     name: str
     call: str
     kind: str
     layout: str
-    struct: str
-    pack: Callable[[Convolution], Packing]
-    plan: Callable[[Convolution, Packing, RunSizes], Fields]
+    pack: Callable[[P], Packing]
+    plan: Callable[[P, Packing, RunSizes], Fields]
     fuses_epilogue: bool = False
+
+
+@dataclass(frozen=True)
+class ConvolutionKernel(PackedKernel[Convolution]):
+    """A kernel of ours that computes convolutions; see `PackedKernel`.
+
+    Attributes:
+        offsets: whether its VNNI code reads and writes int8 stored with an offset of +128.
+        adds: whether its VNNI code adds a second int8 input to the result.
+    """
+
     offsets: bool = False
     adds: bool = False
 
@@ -118,32 +127,19 @@ class ConvolutionKernel:
 
 
 @dataclass(frozen=True)
-class MatmulKernel:
-    """A kernel of ours that multiplies rows with a constant matrix; see `ConvolutionKernel`.
+class MatmulKernel(PackedKernel[Matmul]):
+    """A kernel of ours that multiplies rows with a constant matrix; see `PackedKernel`.
 
     Attributes:
         panels: returns the layout of the packed matrix if the GEMV kernel reads it, else None.
         unit: bytes of the unit of ``thread_scratch``.
     """
 
-    name: str
-    call: str
-    kind: str
-    layout: str
-    struct: str
-    pack: Callable[[Matmul], Packing]
-    plan: Callable[[Matmul, Packing, RunSizes], Fields]
-    fuses_epilogue: bool = False
     panels: Callable[[Matmul, Packing], Layout | None] | None = None
     unit: int = 1
 
     def create(self, problem: Matmul, session: Session | None = None) -> PackedMatmul:
-        """Pack the matrix, in a session of the weights cache if there is one.
-
-        Raises:
-            UnfitError: constants for which the kernel would not be exact.
-            BackendError: other invalid shapes or types.
-        """
+        """Pack the matrix; see `ConvolutionKernel.create`."""
         return PackedMatmul(self, problem, session)
 
 
@@ -175,16 +171,31 @@ class Packed(Operator):
         """The object that keeps the packed weights in memory."""
         return self._session or self._memory
 
-    def _set_params(self, struct: str, planned: Fields, factor: int) -> None:
+    def _reshape(
+        self,
+        kernel: PackedKernel[P],
+        problem: P,
+        run: RunSizes,
+        epilogue: Epilogue | None,
+        unit: int,
+    ) -> None:
         """Allocate the parameters from planned fields and those that all kernels have.
 
-        The workspace has `factor` times ``thread_scratch`` bytes.
+        Args:
+            kernel: the kernel.
+            problem: what it computes.
+            run: the sizes.
+            epilogue: the fused epilogue; None for the problem's.
+            unit: bytes of the unit of ``thread_scratch``.
         """
+        planned = kernel.plan(problem, self._packing, run)
         fields = {**planned, "packed": self.packed, "target": kernels.code()}
+        if kernel.fuses_epilogue:
+            fields["epilogue"] = (epilogue or problem.epilogue).params()
         if self._packing.zeros is not None:
             fields["weight_zeros"] = pointer(self._ffi, self._packing.zeros)
-        self.workspace = factor * planned["thread_scratch"]
-        self.params = self._ffi.new(f"struct {struct} *", fields)
+        self.workspace = run.threads * unit * planned["thread_scratch"]
+        self.params = calls.parameters(self.call, fields)
 
 
 class PackedConvolution(Packed):
@@ -255,10 +266,7 @@ class PackedConvolution(Packed):
         """
         image, out = self.problem.geometry.infer_sizes(shape)
         run = RunSizes(image, out, pool.threads, rows)
-        fields = dict(self.kernel.plan(self.problem, self._packing, run))
-        if self.fuses_epilogue:
-            fields["epilogue"] = (epilogue or self.problem.epilogue).params()
-        self._set_params(self.kernel.struct, fields, pool.threads)
+        self._reshape(self.kernel, self.problem, run, epilogue, 1)
         return out
 
 
@@ -309,7 +317,4 @@ class PackedMatmul(RowDispatch, Packed):
         return out
 
     def _plan(self, run: RunSizes, epilogue: Epilogue | None) -> None:
-        fields = dict(self.kernel.plan(self.problem, self._packing, run))
-        if self.fuses_epilogue:
-            fields["epilogue"] = (epilogue or self.problem.epilogue).params()
-        self._set_params(self.kernel.struct, fields, run.threads * self.kernel.unit)
+        self._reshape(self.kernel, self.problem, run, epilogue, self.kernel.unit)

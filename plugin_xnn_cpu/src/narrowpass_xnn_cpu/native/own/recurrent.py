@@ -124,40 +124,42 @@ class Recurrence(Packed):
         kind = KINDS.index(cell.kind)
         self.quantized = scales is not None
         self._zeros = None if zeros is None else self._padded_zeros(zeros)
-        if scales is not None:
-            check_accumulator_headroom(hidden, "hidden units", zeros)
-            self._pack_bytes(session, (directions, kind, hidden, extras), weights, extra, scales)
-            return
-        sizes = directions, kind, hidden, extras, self._lanes
-        size = 4 * lib.np_recurrent_packed_floats(*sizes)
-
-        def write(to: Any, k: Any, b: Any, _: Any) -> None:
-            lib.np_recurrent_pack(*sizes, k, b, to)
-
-        self._pack_as(session, Packing(sizes, weights, extra, None, size, write))
-
-    def _pack_as(self, session: Session | None, packing: Packing) -> None:
+        sizes = directions, kind, hidden, extras
+        packing = self._packing_of(sizes, weights, extra, scales, zeros)
         self._pack(session, "recurrent", "NP_RECURRENT_LAYOUT", packing)
 
-    def _pack_bytes(
+    def _packing_of(
         self,
-        session: Session | None,
         sizes: tuple[int, int, int, int],
         weights: Weight,
         extra: Weight | None,
-        scales: Weight,
-    ) -> None:
+        scales: Weight | None,
+        zeros: Array | None,
+    ) -> Packing:
         lib = self._lib
+        if scales is None:
+            lanes = self._lanes
+            return Packing(
+                (*sizes, lanes),
+                weights,
+                extra,
+                None,
+                4 * lib.np_recurrent_packed_floats(*sizes, lanes),
+                lambda to, k, b, _: lib.np_recurrent_pack(*sizes, lanes, k, b, to),
+            )
+        check_accumulator_headroom(sizes[2], "hidden units", zeros)
         if not lib.np_recurrent_takes_bytes(kernels.code()):
             raise UnfitError("this processor has no kernel for recurrence weights of int8")
         if weights.dtype != np.int8 or scales.shape != weights.shape[:2]:
             raise BackendError(f"weights of {weights.dtype} with {list(scales.shape)} scales")
-        size = lib.np_recurrent_packed_bytes(*sizes)
-
-        def write(to: Any, k: Any, b: Any, s: Any) -> None:
-            lib.np_recurrent_pack_bytes(*sizes, k, s, b, to)
-
-        self._pack_as(session, Packing((*sizes, "int8"), weights, extra, scales, size, write))
+        return Packing(
+            (*sizes, "int8"),
+            weights,
+            extra,
+            scales,
+            lib.np_recurrent_packed_bytes(*sizes),
+            lambda to, k, b, s: lib.np_recurrent_pack_bytes(*sizes, k, s, b, to),
+        )
 
     def _padded_zeros(self, zeros: Array) -> Array:
         """Return zero points as int32 [directions, gates, hidden units in whole vectors]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native.operator import Fields
@@ -129,25 +130,30 @@ def kernel_fields(geometry: ConvGeometry) -> Fields:
     }
 
 
-def run_fields(geometry: ConvGeometry) -> Fields:
-    """Return the fields of an implicit GEMM that reads contiguous runs of the kernel window."""
-    runs, run_length = geometry.runs
-    return {
-        **kernel_fields(geometry),
-        "outputs": geometry.outputs,
-        "groups": geometry.attributes.groups,
-        "runs": runs,
-        "run_length": run_length,
-    }
-
-
-def run_scratch(geometry: ConvGeometry, copied: int, count: int) -> dict[str, int]:
-    """Return the scratch layout of an implicit GEMM: a copy of image rows, then int32 offsets.
+def indirect_convolution(
+    geometry: ConvGeometry, image: Fields, copied: int, **fields: Any
+) -> dict[str, Any]:
+    """Return the fields of an indirect convolution, ``geometry`` and ``thread_scratch``.
 
     Args:
         geometry: the convolution's.
-        copied: bytes of the copy of image rows.
-        count: output pixels of a row tile; there is an offset for each, and one for each contiguous
-            run of a kernel window.
+        image: `image_fields`.
+        copied: bytes of the copy of image rows, which scratch memory begins with; there are int32
+            offsets of the output pixels and of the contiguous runs of a kernel window behind it.
+        fields: of ``np_convolution_geometry``: what differs between kernels.
     """
-    return scratch_offsets(align_to_line(copied), pixels=4 * count, runs=4 * geometry.runs[0])
+    runs, run_length = geometry.runs
+    count = fields["row_tile"] * image["image"][-1]
+    scratch = scratch_offsets(align_to_line(copied), pixels=4 * count, runs=4 * runs)
+    size = scratch.pop("thread_scratch")
+    common = {
+        **image,
+        **kernel_fields(geometry),
+        **scratch,
+        "outputs": geometry.outputs,
+        "groups": geometry.attributes.groups,
+        "picks": (1, 1),
+        "runs": runs,
+        "run_length": run_length,
+    }
+    return {"geometry": common | fields, "thread_scratch": size}

@@ -225,15 +225,13 @@ def checked_requantization(scales: Weight, requantized: Requantized) -> Weight:
     """
     step = requantized.input.scale / requantized.output.scale
 
-    def load() -> Array:
-        array = scales.array()
+    def check(array: Array) -> None:
         for extreme in (array.min(), array.max()):
             check_ratio(
                 "input scale * weight scale / output scale", float(extreme) * step, MATMUL_RATIO
             )
-        return array
 
-    return Weight(scales.shape, scales.dtype, scales.identity, load, scales.drop)
+    return scales.checked(check)
 
 
 def requantization_factors(scales: Weight, requantized: Requantized) -> Weight:
