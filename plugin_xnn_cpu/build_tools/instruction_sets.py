@@ -31,11 +31,15 @@ INSTRUCTION_SETS = {
     "avx2": InstructionSet(8, ("-march=x86-64-v3",)),
     "avx512": InstructionSet(16, _AVX512),
     "avx512vnni": InstructionSet(16, (*_AVX512, "-mavx512vnni")),
+    "neondot": InstructionSet(4, ("-march=armv8.2-a+dotprod",)),
     "avx512bf16": InstructionSet(16, (*_AVX512, "-mavx512bf16")),
 }
 """By name; "plain" is what the processor's baseline has."""
 
 _VECTORS = ("plain", "avx2", "avx512")
+
+_ARM = ("plain", "neondot")
+"""For ARM of 64 bits; other processors that are not x86-64 have "plain" alone."""
 
 TEMPLATES = {
     "attention/code.c": _VECTORS,
@@ -51,7 +55,7 @@ TEMPLATES = {
     "gemm/matmul/code.c": _VECTORS,
     "gemv/code.c": ("avx2", "avx512"),
     "gemv/nbits_code.c": _VECTORS,
-    "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni"),
+    "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni", "neondot"),
     "norm/layer_norm_code.c": _VECTORS,
     "recurrent/code.c": (*_VECTORS, "avx512vnni"),
     "winograd/fp32_code.c": _VECTORS,
@@ -67,8 +71,12 @@ def variants(file: str) -> dict[str, list[str]]:
     names = TEMPLATES.get(file)
     if names is None:
         return {"": []}
-    if platform.machine().lower() not in {"x86_64", "amd64"}:
-        names = tuple(name for name in names if name == "plain")
+    machine = platform.machine().lower()
+    if machine in {"x86_64", "amd64"}:
+        names = tuple(name for name in names if name != "neondot")
+    else:
+        sets = _ARM if machine in {"aarch64", "arm64"} else ("plain",)
+        names = tuple(name for name in names if name in sets)
     return {
         name: [f"-DNP_ISA={name}", f"-DLANES={found.lanes}", *found.flags]
         for name in names

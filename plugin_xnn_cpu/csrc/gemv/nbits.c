@@ -1,7 +1,5 @@
-/* GEMM with a matrix of few bits: packing, and how threads divide it; gemv/nbits_code.c and
+/* GEMM with matrices of few bits: how threads divide it; gemv/nbits_code.c and
  * gemv/nbits_int8_code.c have the kernels. */
-#include <string.h>
-
 #include "gemv/nbits_panel.h"
 
 /* Multiplications, and bytes, below which waking the workers costs more than it saves. */
@@ -11,10 +9,6 @@
 #define LINE 64
 
 static size_t line(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
-
-size_t np_nbits_packed_size(const struct np_nbits_matrix *m) {
-  return np_nbits_panels(m) * np_nbits_panel_size(m);
-}
 
 size_t np_nbits_rows_size(const struct np_nbits_matrix *m, size_t rows) {
   const size_t blocks = np_nbits_blocks(m);
@@ -27,168 +21,238 @@ size_t np_nbits_scratch_size(const struct np_nbits_matrix *m, size_t rows) {
   return line((k + rows) * NP_NBITS_COLUMNS * sizeof(float));
 }
 
-/* Rows of words of a block: see nbits_panel.h. */
-static uint8_t *pack_words(const struct np_nbits_matrix *m, const uint8_t *block, size_t stride,
-                           size_t columns, uint8_t *to) {
-  const size_t bits = (size_t)m->bits, together = 32 / bits;
-  for (size_t k = 0; k < m->block; k += together) {
-    for (size_t n = 0; n < NP_NBITS_COLUMNS; n++, to += sizeof(uint32_t)) {
-      uint32_t word = 0;
-      for (size_t i = 0; i < together && n < columns; i++) {
-        word |= (uint32_t)block[n * stride + k + i] << (i % 4 * 8 + i / 4 * bits);
-      }
-      memcpy(to, &word, sizeof word);
-    }
-  }
-  return to;
-}
-
-/* Numbers of `size` bytes of block `number` for each column; 0 for columns that are not there. */
-static uint8_t *pack_numbers(const uint8_t *from, size_t size, size_t number, size_t stride,
-                             size_t columns, uint8_t *to) {
-  memset(to, 0, NP_NBITS_COLUMNS * size);
-  for (size_t n = 0; n < columns; n++) {
-    memcpy(to + n * size, from + (n * stride + number) * size, size);
-  }
-  return to + NP_NBITS_COLUMNS * size;
-}
-
-void np_nbits_pack(const struct np_nbits_matrix *m, const void *weights, const void *numbers,
-                   const void *bias, void *packed) {
-  const size_t blocks = np_nbits_blocks(m), width = blocks * m->block;
-  const size_t scale = np_nbits_scales_size(m) / NP_NBITS_COLUMNS;
-  const size_t zero = np_nbits_zeros_size(m) / NP_NBITS_COLUMNS;
-  const uint8_t *scales = numbers, *zeros = scales + m->outputs * blocks * scale;
-  uint8_t *to = packed;
-  for (size_t first = 0; first < m->outputs; first += NP_NBITS_COLUMNS) {
-    const size_t left = m->outputs - first;
-    const size_t columns = left < NP_NBITS_COLUMNS ? left : NP_NBITS_COLUMNS;
-    memset(to, 0, NP_NBITS_COLUMNS * sizeof(float));
-    if (bias != NULL) memcpy(to, (const float *)bias + first, columns * sizeof(float));
-    to += NP_NBITS_COLUMNS * sizeof(float);
-    for (size_t b = 0; b < blocks; b++) {
-      to = pack_numbers(scales + first * blocks * scale, scale, b, blocks, columns, to);
-      to = pack_numbers(zeros + first * blocks * zero, zero, b, blocks, columns, to);
-      const uint8_t *block = (const uint8_t *)weights + first * width + b * m->block;
-      to = pack_words(m, block, width, columns, to);
-    }
-  }
-}
-
+/* The code for the rows and the target of a matmul. */
 typedef struct {
-  np_nbits_job job;
   np_nbits_few *few;
   np_nbits_many *many;
   np_nbits_quantize *quantize;
-  const float *after; /* a residual that is added to results, or NULL */
-  uint8_t *scratch;   /* of the threads */
-  /* Where quantized rows are written. */
-  int8_t *q;
-  float *scales;
-  int32_t *row_sums;
-} task;
+} code;
 
-static task task_of(const struct np_nbits_params *p) {
-  task t = {.job = {.params = p}};
+static code code_of(const struct np_nbits_params *p) {
   if (!p->quantized) {
-    t.few = NP_FOR_ISA(np_nbits_few, p->target);
-    t.many = NP_FOR_ISA(np_nbits_many, p->target);
-    return t;
+    return (code){NP_FOR_ISA(np_nbits_few, p->target), NP_FOR_ISA(np_nbits_many, p->target), NULL};
   }
 #ifdef NP_CHOOSES_CPU
   if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) {
-    t.few = np_nbits_int8_few_avx512vnni;
-    t.many = np_nbits_int8_many_avx512vnni;
-    t.quantize = np_nbits_quantize_avx512vnni;
-    return t;
+    return (code){np_nbits_int8_few_avx512vnni, np_nbits_int8_many_avx512vnni,
+                  np_nbits_quantize_avx512vnni};
   }
 #endif
-  t.few = NP_FOR_ISA(np_nbits_int8_few, p->target);
-  t.many = NP_FOR_ISA(np_nbits_int8_many, p->target);
-  t.quantize = NP_FOR_ISA(np_nbits_quantize, p->target);
-  return t;
+#ifdef __aarch64__
+  if (p->target == NP_TARGET_BEST && np_isa_has_neon_dot()) {
+    return (code){np_nbits_int8_few_neondot, np_nbits_int8_many_neondot,
+                  np_nbits_quantize_neondot};
+  }
+#endif
+  return (code){NP_FOR_ISA(np_nbits_int8_few, p->target),
+                NP_FOR_ISA(np_nbits_int8_many, p->target),
+                NP_FOR_ISA(np_nbits_quantize, p->target)};
+}
+
+/* The matmuls of a call, whose panels threads divide as those of one matrix. */
+typedef struct {
+  const struct np_nbits_params *segments;
+  size_t count;
+  size_t row_sets;
+  size_t panels; /* of all; where gated, of one, and those of the other are computed beside them */
+  size_t part_panels;
+  size_t own_scratch;
+  const float *in;
+  float *out;
+  float *other;         /* the second result where gated, else NULL */
+  const float *before;  /* residuals, of a single matmul, or NULL */
+  const float *after;
+  np_nbits_rows rows;   /* all sets, where they are quantized */
+  uint8_t *scratch;     /* of the threads */
+  code code;
+} task;
+
+/* A panel of one of the matmuls. */
+typedef struct {
+  size_t segment;
+  size_t panel;
+  float *out; /* of the matmul */
+} position;
+
+static position position_of(const task *t, size_t panel) {
+  position at = {0, panel, t->out};
+  for (size_t panels;; at.segment++) {
+    const struct np_nbits_params *p = &t->segments[at.segment];
+    panels = np_nbits_panels(&p->matrix);
+    if (at.panel < panels) return at;
+    at.panel -= panels;
+    at.out += p->rows * p->matrix.outputs;
+  }
+}
+
+static np_nbits_job job_of(const task *t, size_t segment, float *out) {
+  const struct np_nbits_params *p = &t->segments[segment];
+  const size_t row = t->row_sets == 1 ? 0 : segment * p->rows;
+  const size_t blocks = np_nbits_blocks(&p->matrix), at = row * blocks;
+  np_nbits_job job = {p, t->in + row * p->matrix.inputs, out, t->before, {NULL, NULL, NULL}};
+  if (p->quantized) {
+    job.rows = (np_nbits_rows){t->rows.q + at * p->matrix.block, t->rows.scales + at,
+                               t->rows.row_sums + at};
+  }
+  return job;
 }
 
 /* What is left of the epilogue for some columns of rows that are stored. */
-static void finish(const task *t, size_t row, size_t rows, size_t first, size_t last) {
-  const struct np_nbits_params *p = t->job.params;
-  if (p->epilogue.function == NP_EPILOGUE_CLAMP && t->after == NULL) return;
+static void finish(const np_nbits_job *job, const float *after, size_t row, size_t rows,
+                   size_t first, size_t last) {
+  const struct np_nbits_params *p = job->params;
+  if (p->epilogue.function == NP_EPILOGUE_CLAMP && after == NULL) return;
   const struct np_epilogue end = {
       .function = p->epilogue.function,
-      .residual = t->after == NULL ? NP_RESIDUAL_NONE : NP_RESIDUAL_AFTER,
+      .residual = after == NULL ? NP_RESIDUAL_NONE : NP_RESIDUAL_AFTER,
       .low = p->epilogue.low,
       .high = p->epilogue.high,
   };
   const size_t outputs = p->matrix.outputs, column = first * NP_NBITS_COLUMNS;
-  const size_t ends = last * NP_NBITS_COLUMNS < outputs ? last * NP_NBITS_COLUMNS : outputs;
+  const size_t ends = np_min(last * NP_NBITS_COLUMNS, outputs);
   const size_t at = row * outputs + column;
-  np_epilogue_for(p->target)(&end, t->job.out + at, outputs,
-                             t->after == NULL ? NULL : t->after + at, outputs, rows,
-                             ends - column);
+  np_epilogue_for(p->target)(&end, job->out + at, outputs, after == NULL ? NULL : after + at,
+                             outputs, rows, ends - column);
+}
+
+/* Multiply some columns of the first matmul's results with those of the second. */
+static void multiply(const task *t, size_t row, size_t rows, size_t first, size_t last) {
+  const size_t outputs = t->segments[0].matrix.outputs, column = first * NP_NBITS_COLUMNS;
+  const size_t count = np_min(last * NP_NBITS_COLUMNS, outputs) - column;
+  for (size_t r = row; r < row + rows; r++) {
+    float *out = t->out + r * outputs + column;
+    const float *factor = t->other + r * outputs + column;
+    for (size_t i = 0; i < count; i++) out[i] *= factor[i];
+  }
+}
+
+/* Panels `first` to `last` of one matmul, times up to NP_NBITS_GEMV_ROWS rows. */
+static void few(const task *t, size_t segment, float *out, size_t first, size_t last) {
+  const np_nbits_job job = job_of(t, segment, out);
+  t->code.few(&job, first, last);
+  finish(&job, t->after, 0, job.params->rows, first, last);
 }
 
 static void few_part(void *context, size_t thread, size_t index) {
   (void)thread;
   const task *t = context;
-  const struct np_nbits_params *p = t->job.params;
-  const size_t panels = np_nbits_panels(&p->matrix), first = index * p->part_panels;
-  const size_t last = first + p->part_panels < panels ? first + p->part_panels : panels;
-  t->few(&t->job, first, last);
-  finish(t, 0, p->rows, first, last);
+  const size_t first = index * t->part_panels;
+  size_t left = np_min(t->part_panels, t->panels - first);
+  if (t->other != NULL) {
+    few(t, 0, t->out, first, first + left);
+    few(t, 1, t->other, first, first + left);
+    multiply(t, 0, t->segments[0].rows, first, first + left);
+    return;
+  }
+  position at = position_of(t, first);
+  for (; left > 0; at.segment++, at.panel = 0) {
+    const struct np_nbits_params *p = &t->segments[at.segment];
+    const size_t count = np_min(left, np_nbits_panels(&p->matrix) - at.panel);
+    few(t, at.segment, at.out, at.panel, at.panel + count);
+    at.out += p->rows * p->matrix.outputs;
+    left -= count;
+  }
+}
+
+static void many(const task *t, position at, size_t row, size_t rows, uint8_t *scratch) {
+  const np_nbits_job job = job_of(t, at.segment, at.out);
+  t->code.many(&job, at.panel, row, rows, scratch);
+  finish(&job, t->after, row, rows, at.panel, at.panel + 1);
 }
 
 static void many_part(void *context, size_t thread, size_t index) {
   const task *t = context;
-  const struct np_nbits_params *p = t->job.params;
-  const size_t panels = np_nbits_panels(&p->matrix), panel = index % panels;
-  const size_t row = index / panels * p->row_tile;
-  const size_t rows = p->rows - row < p->row_tile ? p->rows - row : p->row_tile;
-  t->many(&t->job, panel, row, rows, t->scratch + thread * p->own_scratch);
-  finish(t, row, rows, panel, panel + 1);
+  const struct np_nbits_params *p = t->segments;
+  const size_t row = index / t->panels * p->row_tile;
+  const size_t rows = np_min(p->rows - row, p->row_tile);
+  uint8_t *scratch = t->scratch + thread * t->own_scratch;
+  const position at = position_of(t, index % t->panels);
+  many(t, at, row, rows, scratch);
+  if (t->other == NULL) return;
+  many(t, (position){1, at.panel, t->other}, row, rows, scratch);
+  multiply(t, row, rows, at.panel, at.panel + 1);
 }
 
 static void quantize_part(void *context, size_t thread, size_t row) {
   (void)thread;
   const task *t = context;
-  const struct np_nbits_matrix *m = &t->job.params->matrix;
-  const size_t blocks = np_nbits_blocks(m);
-  t->quantize(t->job.in + row * m->inputs, m->inputs, m->block, t->q + row * blocks * m->block,
-              t->scales + row * blocks, t->row_sums + row * blocks);
+  const struct np_nbits_matrix *m = &t->segments[0].matrix;
+  const size_t blocks = np_nbits_blocks(m), at = row * blocks;
+  t->code.quantize(t->in + row * m->inputs, m->inputs, m->block, t->rows.q + at * m->block,
+                   t->rows.scales + at, t->rows.row_sums + at);
 }
 
 /* Quantize all rows to the start of the workspace. */
 static void quantize(task *t, uint8_t *to, np_workers *workers) {
-  const struct np_nbits_params *p = t->job.params;
-  const size_t blocks = np_nbits_blocks(&p->matrix);
-  t->q = (int8_t *)to;
-  to += line(p->rows * blocks * p->matrix.block);
-  t->scales = (float *)to;
-  t->row_sums = (int32_t *)(to + line(p->rows * blocks * sizeof(float)));
-  t->job.rows = (np_nbits_rows){t->q, t->scales, t->row_sums};
-  const size_t bytes = p->rows * p->matrix.inputs * sizeof(float);
-  np_parallel_for(bytes < NP_PARALLEL_MIN_BYTES ? NULL : workers, quantize_part, t, p->rows,
-                  NP_DISABLE_DENORMALS);
+  const struct np_nbits_matrix *m = &t->segments[0].matrix;
+  const size_t rows = t->segments[0].rows * t->row_sets, blocks = np_nbits_blocks(m);
+  t->rows.q = (int8_t *)to;
+  to += line(rows * blocks * m->block);
+  t->rows.scales = (float *)to;
+  t->rows.row_sums = (int32_t *)(to + line(rows * blocks * sizeof(float)));
+  const size_t bytes = rows * m->inputs * sizeof(float);
+  np_parallel_for(np_workers_for(bytes, workers), quantize_part, t, rows, NP_DISABLE_DENORMALS);
 }
 
-int np_nbits(const void *params, const void *const *inputs, void *out, void *workspace,
-             np_workers *workers) {
-  const struct np_nbits_params *p = params;
-  const struct np_nbits_matrix *m = &p->matrix;
-  task t = task_of(p);
-  t.job.in = inputs[0];
-  t.job.out = out;
-  t.job.before = p->epilogue.residual == NP_RESIDUAL_BEFORE ? inputs[1] : NULL;
-  t.after = p->epilogue.residual == NP_RESIDUAL_AFTER ? inputs[1] : NULL;
-  t.scratch = (uint8_t *)workspace + p->shared_scratch;
-  if (p->quantized) quantize(&t, workspace, workers);
+static int run(task *t, np_job *job) {
+  const struct np_nbits_params *p = t->segments;
+  np_workers *const workers = job->workers;
+  t->code = code_of(p);
+  if (p->quantized) quantize(t, job->scratch, workers);
+  size_t bytes = 0, outputs = 0;
+  for (size_t i = 0; i < t->count; i++) {
+    bytes += np_nbits_packed_size(&t->segments[i].matrix);
+    outputs += t->segments[i].matrix.outputs;
+  }
   if (p->rows <= NP_NBITS_GEMV_ROWS) {
-    const int small = np_nbits_packed_size(m) < SMALL_MATRIX;
-    np_parallel_for(small ? NULL : workers, few_part, &t, p->parts, NP_DISABLE_DENORMALS);
+    np_parallel_for(bytes < SMALL_MATRIX ? NULL : workers, few_part, t,
+                    np_ceil_div(t->panels, t->part_panels), NP_DISABLE_DENORMALS);
     return 0;
   }
-  const double work = (double)p->rows * (double)m->inputs * (double)m->outputs;
-  const size_t row_tiles = (p->rows + p->row_tile - 1) / p->row_tile;
-  np_parallel_for(work < SMALL_WORK ? NULL : workers, many_part, &t,
-                  row_tiles * np_nbits_panels(m), NP_DISABLE_DENORMALS);
+  const double work = (double)p->rows * (double)p->matrix.inputs * (double)outputs;
+  np_parallel_for(work < SMALL_WORK ? NULL : workers, many_part, t,
+                  np_ceil_div(p->rows, p->row_tile) * t->panels, NP_DISABLE_DENORMALS);
   return 0;
+}
+
+int np_nbits(np_job *job) {
+  const struct np_nbits_params *p = job->params;
+  const int32_t residual = p->epilogue.residual;
+  task t = {
+      .segments = p,
+      .count = 1,
+      .row_sets = 1,
+      .panels = np_nbits_panels(&p->matrix),
+      .part_panels = p->part_panels,
+      .own_scratch = p->own_scratch,
+      .in = job->inputs[0],
+      .out = job->out,
+      .before = residual == NP_RESIDUAL_BEFORE ? job->inputs[1] : NULL,
+      .after = residual == NP_RESIDUAL_AFTER ? job->inputs[1] : NULL,
+      .scratch = job->scratch + p->shared_scratch,
+  };
+  return run(&t, job);
+}
+
+int np_nbits_joined(np_job *job) {
+  const struct np_nbits_joined_params *p = job->params;
+  const struct np_nbits_params *first = p->segment;
+  task t = {
+      .segments = first,
+      .count = p->segments,
+      .row_sets = p->row_sets,
+      .part_panels = p->part_panels,
+      .own_scratch = p->own_scratch,
+      .in = job->inputs[0],
+      .out = job->out,
+      .scratch = job->scratch + p->shared_scratch,
+  };
+  if (p->gated) {
+    const size_t rows = first->quantized ? np_nbits_rows_size(&first->matrix, first->rows) : 0;
+    t.panels = np_nbits_panels(&first->matrix);
+    t.other = (float *)(void *)(job->scratch + rows);
+  } else {
+    for (size_t i = 0; i < p->segments; i++) t.panels += np_nbits_panels(&first[i].matrix);
+  }
+  return run(&t, job);
 }

@@ -1,4 +1,5 @@
-/* GEMM with weights of 2, 4 or 8 bits, in blocks along K with a scale and a zero point each.
+/* GEMM with weights of 2, 4 or 8 bits, or of float8, in blocks along K with a scale each; integers
+ * have a zero point, too.
  *
  * Weights are packed by np_nbits_pack. Read by cffi too: no directives but simple constants. */
 #ifndef NARROWPASS_GEMV_NBITS_H
@@ -7,7 +8,7 @@
 #include "epilogue/epilogue.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
-#define NP_NBITS_LAYOUT 2
+#define NP_NBITS_LAYOUT 3
 
 /* NR: of a panel. */
 #define NP_NBITS_COLUMNS 32
@@ -27,6 +28,11 @@
 #define NP_NBITS_ZEROS_U8 1
 #define NP_NBITS_ZEROS_F32 2
 
+/* What a weight of 8 bits is: an integer, or float8 as ONNX calls it. */
+#define NP_NBITS_INTEGERS 0
+#define NP_NBITS_E4M3FN 1 /* without NaN */
+#define NP_NBITS_E5M2 2
+
 /* What is packed. */
 struct np_nbits_matrix {
   size_t outputs;
@@ -36,6 +42,7 @@ struct np_nbits_matrix {
   int32_t scales; /* NP_NBITS_SCALES_* */
   int32_t zeros;  /* NP_NBITS_ZEROS_* */
   float zero;     /* for NP_NBITS_ZEROS_COMMON: an integer */
+  int32_t format; /* NP_NBITS_INTEGERS; float8 has the common zero point 0 */
 };
 
 /* float out[m, n] = epilogue(sum over k of in[m, k] · (weight[n, k] - zero[n, k / block]) ·
@@ -53,6 +60,23 @@ struct np_nbits_params {
   size_t shared_scratch;    /* bytes at the start of the workspace: the quantized rows */
   size_t own_scratch;       /* bytes of each thread, which follow */
   size_t thread_scratch;    /* bytes of the workspace for each thread, both together */
+};
+
+/* Matmuls with matrices of the same inputs and blocks, by one call: those of the same rows, which are
+ * quantized once, or each of rows of its own. Threads divide the panels of all. The results follow
+ * one another in `out`, [rows, outputs] each. Where `gated`, there are two of equally many outputs,
+ * whose results, after their epilogues, are multiplied element by element: the one result. Segments
+ * have no residual; parts and scratch are those of this struct, and rows, `row_tile`, `quantized`
+ * and `target` those of the first. */
+struct np_nbits_joined_params {
+  const struct np_nbits_params *segment;
+  size_t segments;
+  size_t row_sets;       /* 1, or as many as segments, one after the other in the input */
+  size_t part_panels;    /* of a part, up to NP_NBITS_GEMV_ROWS rows, whatever their segments */
+  size_t shared_scratch; /* bytes at the start: the quantized rows, and a result where `gated` */
+  size_t own_scratch;    /* bytes of each thread, which follow */
+  size_t thread_scratch; /* bytes of the workspace for each thread, both together */
+  int32_t gated;
 };
 
 /* float out[i, k] = (weight[n, k] - zero[n, k / block]) · scale[n, k / block] for n = index[i]: an

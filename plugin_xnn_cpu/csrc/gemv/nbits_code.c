@@ -1,9 +1,11 @@
-/* Rows of float32 times a matrix of few bits, for one instruction set.
+/* Rows of float32 times a matrix of few bits, or of float8, for one instruction set.
  *
  * For few rows weights become floats in registers: with AVX-512 a permutation looks the lowest bits
  * of each lane up in a table of 16 floats, which have the zero point subtracted where it is common, so
  * that a shift, a permutation and an FMA multiply 16 weights. Accumulators of a block are scaled at
- * its end. For many rows a part of a panel is dequantized in L1 and multiplied with all of them. */
+ * its end. A float8 becomes the float16 with its bits further left, which the processor converts:
+ * E4M3FN so has a 256th of its value, which accumulators of a block are multiplied by at its end.
+ * For many rows a part of a panel is dequantized in L1 and multiplied with all of them. */
 #include "gemv/nbits_common.h"
 
 /* Tiles of many rows: two registers of columns. */
@@ -16,7 +18,8 @@ NP_INLINE int shift_of(const int at, const int bits) { return at % 4 * 8 + at / 
 
 /* Values of the lowest bits of an index, less the common zero point. */
 NP_INLINE vec table_of(const struct np_nbits_matrix *m, const int bits, const int common) {
-  vec table;
+  vec table = zero();
+  if (bits > 8) return table; /* float8 is not looked up */
   for (int i = 0; i < LANES; i++) table[i] = (float)(i & ((1 << bits) - 1));
   return table - broadcast(common ? m->zero : 0);
 }
@@ -36,11 +39,55 @@ NP_INLINE vec decoded(vec table, ivec words, const int at, vec zeros, const int 
   return floats((ivec)(words >> shift_of(at, bits)) & ((1 << bits) - 1)) - zeros;
 }
 
+/* LANES consecutive float8 as floats, E4M3FN less NP_NBITS_E4M3FN_FACTOR. Conversion from float16
+ * heeds subnormal numbers even where the processor takes those of float32 for 0. */
+NP_INLINE vec float8(const uint8_t *bytes, const int bits) {
+#if defined(__AVX512F__) && LANES == 16
+  const __m128i x = _mm_loadu_si128((const void *)bytes);
+  __m256i halves;
+  if (bits == E4M3FN) {
+    halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(x), 7);
+    halves = _mm256_and_si256(halves, _mm256_set1_epi16((int16_t)0xbfff));
+  } else {
+    halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(x), 8);
+  }
+  return (vec)_mm512_cvtph_ps(halves);
+#elif defined(__F16C__) && LANES == 8
+  const __m128i x = _mm_loadl_epi64((const void *)bytes);
+  __m128i halves;
+  if (bits == E4M3FN) {
+    halves = _mm_slli_epi16(_mm_cvtepi8_epi16(x), 7);
+    halves = _mm_and_si128(halves, _mm_set1_epi16((int16_t)0xbfff));
+  } else {
+    halves = _mm_slli_epi16(_mm_cvtepu8_epi16(x), 8);
+  }
+  return (vec)_mm256_cvtph_ps(halves);
+#else
+  const int shift = bits == E4M3FN ? 20 : 21, least = 1 << 23;
+  ivec x = {0};
+  for (int i = 0; i < LANES; i++) x[i] = bytes[i];
+  const ivec rest = (x & 127) << shift, sign = (ivec)(x << 24) & INT32_MIN;
+  /* Exponents of float32 are biased by 112 more than those of float16. */
+  ivec normal = rest + (112 << 23);
+  if (bits == E5M2) normal = (ivec)choose(rest >= 31 << 23, (vec)(rest | 0x7f800000), (vec)normal);
+  const vec subnormal = floats((ivec)(rest >> shift)) * (bits == E4M3FN ? 0x1p-17f : 0x1p-16f);
+  return (vec)((ivec)choose(rest < least, subnormal, (vec)normal) | sign);
+#endif
+}
+
+/* Weight `at` of a row of words, or rows of bytes, of vector `v`: as it is multiplied with. */
+NP_INLINE vec weight_of(const uint8_t *words, int v, vec table, const int at, vec zeros,
+                        const int bits, const int common) {
+  if (bits > 8) return float8(words + at * COLUMNS + v * LANES, bits);
+  const ivec w = *(const ivec *)(words + v * LANES * 4);
+  return decoded(table, w, at, zeros, bits, common);
+}
+
 NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t number, few_acc acc,
                          const int rows, const int bits, const int common) {
   const struct np_nbits_matrix *m = &job->params->matrix;
   const np_nbits_view b = np_nbits_view_of(m, from);
-  const int together = 32 / bits;
+  const int together = bits > 8 ? 4 : 32 / bits;
   const vec table = table_of(m, bits, common);
   /* Accumulators enough that an FMA needs not wait for the one before. */
   const int chains = rows * VECTORS <= 2 ? 4 : rows * VECTORS <= 4 ? 2 : 1;
@@ -61,9 +108,8 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
   for (; k + (size_t)together <= end; k += (size_t)together) {
     prefetch_words(words);
     UNROLL for (int v = 0; v < VECTORS; v++) {
-      const ivec w = *(const ivec *)(words + v * LANES * 4);
       UNROLL for (int i = 0; i < together; i++) {
-        const vec weight = decoded(table, w, i, zeros[v], bits, common);
+        const vec weight = weight_of(words, v, table, i, zeros[v], bits, common);
         UNROLL for (int r = 0; r < rows; r++) {
           const vec given = broadcast(x[r][k + (size_t)i]);
           inner[i % chains][r][v] = multiply_add(given, weight, inner[i % chains][r][v]);
@@ -75,8 +121,13 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
   /* K ends within a word. */
   for (int i = 0; k < end; k++, i++) {
     UNROLL for (int v = 0; v < VECTORS; v++) {
-      const ivec w = *(const ivec *)(words + v * LANES * 4);
-      const vec weight = floats((ivec)(w >> shift_of(i, bits)) & ((1 << bits) - 1)) - zeros[v];
+      vec weight;
+      if (bits > 8) {
+        weight = float8(words + i * COLUMNS + v * LANES, bits);
+      } else {
+        const ivec w = *(const ivec *)(words + v * LANES * 4);
+        weight = floats((ivec)(w >> shift_of(i, bits)) & ((1 << bits) - 1)) - zeros[v];
+      }
       UNROLL for (int r = 0; r < rows; r++) {
         inner[0][r][v] = multiply_add(broadcast(x[r][k]), weight, inner[0][r][v]);
       }
@@ -87,6 +138,7 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
     UNROLL for (int r = 0; r < rows; r++) {
       vec sum = inner[0][r][v];
       UNROLL for (int c = 1; c < chains; c++) sum += inner[c][r][v];
+      if (bits == E4M3FN) sum *= NP_NBITS_E4M3FN_FACTOR;
       acc[r][v] = multiply_add(sum, scale, acc[r][v]);
     }
   }
@@ -94,15 +146,32 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
 
 NP_NBITS_FEW_CODE
 
+#define FEW_FLOAT8(rows, kind)                                                          \
+  static void few_##rows##_##kind(const np_nbits_job *job, size_t first, size_t last) { \
+    few_panels(job, first, last, rows, kind, 1);                                        \
+  }
+FEW_FLOAT8(1, E4M3FN)
+FEW_FLOAT8(2, E4M3FN)
+FEW_FLOAT8(4, E4M3FN)
+FEW_FLOAT8(1, E5M2)
+FEW_FLOAT8(2, E5M2)
+FEW_FLOAT8(4, E5M2)
+
 void NP_OF_ISA(np_nbits_few)(const np_nbits_job *job, size_t first, size_t last) {
-  few(job, first, last);
+  static np_nbits_few *const float8_codes[2][3] = {
+      {few_1_E4M3FN, few_2_E4M3FN, few_4_E4M3FN},
+      {few_1_E5M2, few_2_E5M2, few_4_E5M2},
+  };
+  const struct np_nbits_params *p = job->params;
+  if (p->matrix.format == NP_NBITS_INTEGERS) few(job, first, last);
+  else float8_codes[p->matrix.format == NP_NBITS_E5M2][few_index(p)](job, first, last);
 }
 
 /* Dequantize inputs `start` to `end` of a panel, from the start of a word on: a row of columns for
  * each, in pieces of TILE_COLUMNS, `piece` floats apart. The last word is dequantized whole. */
 NP_INLINE void dequantize(const struct np_nbits_matrix *m, const uint8_t *panel, size_t start,
                           size_t end, float *wide, size_t piece, const int bits) {
-  const size_t together = 32 / (size_t)bits;
+  const size_t together = bits > 8 ? 4 : 32 / (size_t)bits;
   const vec table = table_of(m, bits, 0);
   for (size_t k = start; k < end;) {
     const size_t number = k / m->block, within = k % m->block;
@@ -116,11 +185,12 @@ NP_INLINE void dequantize(const struct np_nbits_matrix *m, const uint8_t *panel,
     }
     for (; k < last; k += together, words += COLUMNS * 4) {
       UNROLL for (int v = 0; v < VECTORS; v++) {
-        const ivec w = *(const ivec *)(words + v * LANES * 4);
         float *to = wide + (size_t)(v / TILE_VECTORS) * piece + (k - start) * TILE_COLUMNS +
                     (size_t)(v % TILE_VECTORS) * LANES;
-        UNROLL for (int i = 0; i < 32 / bits; i++) {
-          store(to + i * TILE_COLUMNS, decoded(table, w, i, zeros[v], bits, 0) * scales[v]);
+        UNROLL for (int i = 0; i < (bits > 8 ? 4 : 32 / bits); i++) {
+          vec weight = weight_of(words, v, table, i, zeros[v], bits, 0);
+          if (bits == E4M3FN) weight *= NP_NBITS_E4M3FN_FACTOR;
+          store(to + i * TILE_COLUMNS, weight * scales[v]);
         }
       }
     }
@@ -158,7 +228,11 @@ void NP_OF_ISA(np_nbits_many)(const np_nbits_job *job, size_t panel, size_t row,
   for (size_t start = 0; start < m->inputs; start += NP_NBITS_K_BLOCK) {
     const size_t left = m->inputs - start;
     const size_t count = left < NP_NBITS_K_BLOCK ? left : NP_NBITS_K_BLOCK;
-    if (m->bits == 2) dequantize(m, from, start, start + count, wide, piece, 2);
+    if (m->format == NP_NBITS_E4M3FN) {
+      dequantize(m, from, start, start + count, wide, piece, E4M3FN);
+    } else if (m->format == NP_NBITS_E5M2) {
+      dequantize(m, from, start, start + count, wide, piece, E5M2);
+    } else if (m->bits == 2) dequantize(m, from, start, start + count, wide, piece, 2);
     else if (m->bits == 4) dequantize(m, from, start, start + count, wide, piece, 4);
     else dequantize(m, from, start, start + count, wide, piece, 8);
     for (size_t column = 0; column < COLUMNS; column += TILE_COLUMNS) {

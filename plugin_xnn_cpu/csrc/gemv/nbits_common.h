@@ -5,7 +5,7 @@
 #include "gemv/nbits_panel.h"
 #include "simd/f32.h"
 
-#if LANES == 4
+#if LANES == 4 && !defined(__ARM_FEATURE_DOTPROD)
 /* Panels are 8 registers wide: unrolled, the code for them would be ten times as large. */
 #undef UNROLL
 #define UNROLL _Pragma("GCC unroll 1")
@@ -43,7 +43,7 @@ NP_INLINE vec scales_of(const struct np_nbits_matrix *m, const np_nbits_view *b,
 #elif defined(__F16C__) && LANES == 8
   return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const void *)halves));
 #else
-  vec x;
+  vec x = zero();
   for (int i = 0; i < LANES; i++) x[i] = np_half_to_float(halves[i]);
   return x;
 #endif
@@ -53,7 +53,7 @@ NP_INLINE vec scales_of(const struct np_nbits_matrix *m, const np_nbits_view *b,
 NP_INLINE vec zeros_of(const struct np_nbits_matrix *m, const np_nbits_view *b, int v) {
   if (m->zeros == NP_NBITS_ZEROS_F32) return load((const float *)b->zeros + v * LANES);
   const uint8_t *bytes = (const uint8_t *)b->zeros + v * LANES;
-  vec x;
+  vec x = zero();
 #if defined(__AVX512F__) && LANES == 16
   x = (vec)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)bytes)));
 #elif defined(__AVX2__) && LANES == 8
@@ -136,7 +136,10 @@ NP_INLINE void few_panels(const np_nbits_job *job, size_t first, size_t last, co
   }
 }
 
-/* The code for each number of rows, of bits, and each kind of zero points. */
+/* Kinds of weights: as many bits of integers, or float8, which only rows of float32 have code for. */
+enum { E4M3FN = 43, E5M2 = 52 };
+
+/* The code for each number of rows, kind of weights, and kind of zero points. */
 #define NP_NBITS_OF_ROWS(rows, bits)                                                             \
   static void few_##rows##_##bits(const np_nbits_job *job, size_t first, size_t last) {          \
     if (job->params->matrix.zeros == NP_NBITS_ZEROS_COMMON) {                                    \
@@ -149,6 +152,10 @@ NP_INLINE void few_panels(const np_nbits_job *job, size_t first, size_t last, co
   NP_NBITS_OF_ROWS(1, bits)    \
   NP_NBITS_OF_ROWS(2, bits)    \
   NP_NBITS_OF_ROWS(4, bits)
+NP_INLINE size_t few_index(const struct np_nbits_params *p) {
+  return (size_t)(p->rows > 1) + (p->rows > 2);
+}
+
 #define NP_NBITS_FEW_CODE                                                  \
   NP_NBITS_OF_BITS(2)                                                      \
   NP_NBITS_OF_BITS(4)                                                      \
@@ -160,8 +167,7 @@ NP_INLINE void few_panels(const np_nbits_job *job, size_t first, size_t last, co
   };                                                                       \
   NP_INLINE void few(const np_nbits_job *job, size_t first, size_t last) { \
     const struct np_nbits_params *p = job->params;                         \
-    few_codes[p->matrix.bits / 4][(p->rows > 1) + (p->rows > 2)](          \
-        job, first, last);                                                 \
+    few_codes[p->matrix.bits / 4][few_index(p)](job, first, last);         \
   }
 
 /* Accumulators of many rows: begin, and end. */

@@ -8,6 +8,21 @@ static float number_at(const void *numbers, size_t size, size_t at) {
   return size == 1 ? (float)((const uint8_t *)numbers)[at] : ((const float *)numbers)[at];
 }
 
+/* The same of float8: a byte of each k lies a row of bytes apart from the next one. */
+static void dequantize_float8(const struct np_nbits_matrix *m, const uint8_t *panel, size_t column,
+                              float *out) {
+  const float factor = np_nbits_factor(m->format);
+  const size_t scale_size = np_nbits_scales_size(m) / COLUMNS;
+  for (size_t k = 0, number = 0; k < m->inputs; number++) {
+    const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, panel, number));
+    const float scale = number_at(b.scales, scale_size, column);
+    const size_t end = np_min(k + m->block, m->inputs);
+    for (const uint8_t *from = b.words + column; k < end; from += COLUMNS, k++) {
+      out[k] = np_half_to_float(np_float8_to_half(*from, m->format)) * factor * scale;
+    }
+  }
+}
+
 /* A word of each K-group lies a row of words apart from the next one. */
 static void dequantize_column(const struct np_nbits_matrix *m, const uint8_t *panel, size_t column,
                               float *out) {
@@ -30,8 +45,7 @@ static void dequantize_column(const struct np_nbits_matrix *m, const uint8_t *pa
   }
 }
 
-static void gather_rows(void *context, size_t start, size_t count) {
-  np_job *job = context;
+static void gather_rows(np_job *job, size_t start, size_t count) {
   const struct np_nbits_gather_params *p = job->params;
   const struct np_nbits_matrix *m = &p->matrix;
   for (size_t i = start; i < start + count; i++) {
@@ -41,13 +55,14 @@ static void gather_rows(void *context, size_t start, size_t count) {
       return;
     }
     const uint8_t *panel = (const uint8_t *)p->packed + at / COLUMNS * np_nbits_panel_size(m);
-    dequantize_column(m, panel, at % COLUMNS, (float *)job->out + i * m->inputs);
+    float *out = (float *)job->out + i * m->inputs;
+    if (m->format == NP_NBITS_INTEGERS) dequantize_column(m, panel, at % COLUMNS, out);
+    else dequantize_float8(m, panel, at % COLUMNS, out);
   }
 }
 
-int np_nbits_gather(const void *params, const void *const *inputs, void *out,
-                    np_workers *workers) {
-  const struct np_nbits_gather_params *p = params;
-  return np_run_tiles((np_job){params, inputs, out, NULL, 0}, gather_rows, p->indices, 1,
-                      p->indices * p->matrix.inputs * sizeof(float), 0, workers);
+int np_nbits_gather(np_job *job) {
+  const struct np_nbits_gather_params *p = job->params;
+  return np_for_tiles(job, gather_rows, p->indices, 1,
+                      p->indices * p->matrix.inputs * sizeof(float), 0);
 }

@@ -2,7 +2,8 @@
  *
  * A shift and a mask unpack four consecutive weights of a column to unsigned bytes, which are multiplied
  * with four of the row: with VNNI by one instruction, else by maddubs, which adds pairs that fit
- * 16 bits up to 4 bits; of 8 bits each half is multiplied alone. Accumulators of a block are exact, and
+ * 16 bits up to 4 bits; of 8 bits each half is multiplied alone. ARM's dot product takes signed bytes,
+ * as those of up to 4 bits, and each half of 8, are. Accumulators of a block are exact, and
  * scaled at its end by both scales. What zero points contribute is a multiple of the sum of the
  * row's block: accumulators start from it where they are common. */
 #include "gemv/nbits_common.h"
@@ -13,8 +14,16 @@
 #define HAS_VNNI 0
 #endif
 
+#if defined(__ARM_FEATURE_DOTPROD) && LANES == 4
+#define HAS_NEON_DOT 1
+#include <arm_neon.h>
+#else
+#define HAS_NEON_DOT 0
+#endif
+
 #define TILE_VECTORS 2
-#define TILE_ROWS (LANES == 16 ? 12 : LANES == 8 ? 4 : 2) /* of the highest tile */
+/* Of the highest tile; ARM has 32 registers. */
+#define TILE_ROWS (LANES == 16 ? 12 : HAS_NEON_DOT ? 8 : LANES == 8 ? 4 : 2)
 
 /* Bytes of the lowest bits, once words were shifted. */
 NP_INLINE ivec masked(ivec words, const int bits) {
@@ -39,7 +48,7 @@ NP_INLINE ivec four_of(const int8_t *x) {
 
 typedef struct {
   ivec low;  /* of 16 bits without VNNI */
-  ivec high; /* of the upper halves of 8 bits */
+  ivec high; /* of the upper halves of 8 bits, without VNNI */
 } partial;
 
 NP_INLINE void dot(partial *p, ivec weights, ivec four, const int bits) {
@@ -68,6 +77,15 @@ NP_INLINE void dot(partial *p, ivec weights, ivec four, const int bits) {
     p->high = (ivec)_mm256_add_epi16((__m256i)p->high,
                                      _mm256_maddubs_epi16((__m256i)high, (__m256i)four));
   }
+#elif HAS_NEON_DOT
+  const ivec mask = 0x0f0f0f0f - (ivec){0};
+  ivec low = weights;
+  if (bits == 8) low &= mask;
+  p->low = (ivec)vdotq_s32((int32x4_t)p->low, (int8x16_t)low, (int8x16_t)four);
+  if (bits == 8) {
+    const ivec high = (ivec)(weights >> 4) & mask;
+    p->high = (ivec)vdotq_s32((int32x4_t)p->high, (int8x16_t)high, (int8x16_t)four);
+  }
 #else
   (void)bits;
   UNROLL for (int j = 0; j < 4; j++) {
@@ -91,7 +109,7 @@ NP_INLINE ivec add_partial(partial p, ivec sum, const int bits) {
   if (bits == 8) sum += (ivec)_mm256_madd_epi16((__m256i)p.high, _mm256_set1_epi16(16));
   return sum;
 #else
-  (void)bits;
+  if (HAS_NEON_DOT && bits == 8) sum += p.high * 16;
   return p.low + sum;
 #endif
 }

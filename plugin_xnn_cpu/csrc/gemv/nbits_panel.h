@@ -4,7 +4,8 @@
  * zero points unless one is common, and rows of words. A word has 32 / bits weights of one column:
  * its byte j has in its lowest bits that of k = j, then that of k = j + 4, and so on. So a shift and
  * a mask return four consecutive weights as bytes, a K-group of 4 as dot products of int8 take them;
- * and a shift alone brings any one to the low bits of its lane. */
+ * and a shift alone brings any one to the low bits of its lane. Of float8, four rows of bytes have
+ * the place of a row of words: those of k, k + 1, k + 2 and k + 3. */
 #ifndef NARROWPASS_GEMV_NBITS_PANEL_H
 #define NARROWPASS_GEMV_NBITS_PANEL_H
 
@@ -16,9 +17,9 @@
 /* Rows that were quantized to int8 in blocks: x = scale · q. A block with an element that is not
  * finite has the scale NaN. */
 typedef struct {
-  const int8_t *q;      /* [rows][blocks · block], zeros behind the last input */
-  const float *scales;  /* [rows][blocks] */
-  const int32_t *row_sums; /* [rows][blocks]: of q */
+  int8_t *q;         /* [rows][blocks · block], zeros behind the last input */
+  float *scales;     /* [rows][blocks] */
+  int32_t *row_sums; /* [rows][blocks]: of q */
 } np_nbits_rows;
 
 typedef struct {
@@ -83,6 +84,18 @@ NP_INLINE float np_half_to_float(uint16_t half) {
   return x;
 }
 
+/* The float16 with the value of a float8, of E4M3FN a 256th of it: NP_NBITS_E4M3FN_FACTOR. */
+#define NP_NBITS_E4M3FN_FACTOR 256.0f
+NP_INLINE uint16_t np_float8_to_half(uint8_t byte, const int32_t format) {
+  if (format == NP_NBITS_E5M2) return (uint16_t)(byte << 8);
+  return (uint16_t)((byte & 0x80) << 8 | (byte & 0x7f) << 7);
+}
+
+/* What accumulators of a block are multiplied with, beside its scale. */
+NP_INLINE float np_nbits_factor(const int32_t format) {
+  return format == NP_NBITS_E4M3FN ? NP_NBITS_E4M3FN_FACTOR : 1.0f;
+}
+
 NP_INLINE size_t np_nbits_panels(const struct np_nbits_matrix *m) {
   return (m->outputs + NP_NBITS_COLUMNS - 1) / NP_NBITS_COLUMNS;
 }
@@ -107,6 +120,11 @@ NP_DECLARE_FOR_ISAS(np_nbits_quantize, np_nbits_quantize);
 np_nbits_few np_nbits_int8_few_avx512vnni;
 np_nbits_many np_nbits_int8_many_avx512vnni;
 np_nbits_quantize np_nbits_quantize_avx512vnni;
+#endif
+#ifdef __aarch64__
+np_nbits_few np_nbits_int8_few_neondot;
+np_nbits_many np_nbits_int8_many_neondot;
+np_nbits_quantize np_nbits_quantize_neondot;
 #endif
 
 #endif

@@ -3,8 +3,16 @@
 
 #include "runtime/kernel.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#ifndef HWCAP_ASIMDDP
+#define HWCAP_ASIMDDP (1 << 20)
+#endif
+#endif
+
 static int32_t level_in_use;
 static bool vbmi_in_use;
+static bool neon_dot_in_use;
 
 int32_t np_isa_detected(void) {
 #ifdef NP_CHOOSES_CPU
@@ -24,6 +32,11 @@ __attribute__((constructor)) static void detect(void) {
   __builtin_cpu_init();
   vbmi_in_use = __builtin_cpu_supports("avx512vbmi") != 0;
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+  neon_dot_in_use = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  neon_dot_in_use = true;
+#endif
   level_in_use = np_isa_detected();
 }
 
@@ -35,7 +48,10 @@ int32_t np_isa_for(int32_t target) {
 
 bool np_isa_has_vbmi(void) { return vbmi_in_use; }
 
+bool np_isa_has_neon_dot(void) { return neon_dot_in_use; }
+
 void np_isa_cap(int32_t level) {
   if (level < level_in_use) level_in_use = level;
   vbmi_in_use = false;
+  neon_dot_in_use = false;
 }

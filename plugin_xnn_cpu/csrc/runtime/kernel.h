@@ -181,7 +181,3 @@ NP_INLINE size_t np_read_index(const void *indices, size_t bytes, size_t i, size
                                   : (int64_t)((const volatile int32_t *)indices)[i];
   return (size_t)(read < 0 ? read + (int64_t)size : read);
 }
-
-/* np_for_tiles of a copy of a job, with a context for tiles: of gemv/nbits_gather.c. */
-int np_run_tiles(np_job job, void (*tile)(void *context, size_t start, size_t count), size_t count,
-                 size_t size, size_t bytes, int32_t flags, np_workers *workers);

@@ -94,8 +94,8 @@ def test_a_gemm_that_is_scaled(alpha):
         ({"s": at(PER_CHANNEL, 7, 1e-39)}, "a scale is not a positive, finite, normal number"),
         ({"s": at(PER_CHANNEL, 7, -0.5)}, "a scale is not a positive, finite, normal number"),
         ({"s": at(PER_CHANNEL, 7, 0)}, "a scale is not a positive, finite, normal number"),
-        ({"s": at(PER_CHANNEL, 7, np.inf)}, "a scale is not a positive, finite, normal number"),
-        ({"s": at(PER_CHANNEL, 7, np.nan)}, "a scale is not a positive, finite, normal number"),
+        ({"s": at(PER_CHANNEL, 7, np.inf)}, "a scale is not finite"),
+        ({"s": at(PER_CHANNEL, 7, np.nan)}, "a scale is not finite"),
         (
             {"s": at(PER_CHANNEL, 7, 2e-38), "b": np.full(19, 100, np.float32)},
             "a bias is too large for its scale",

@@ -39,8 +39,7 @@ class Builder:
         facts: of the graph.
         lower: emits an operation with the rule of its kind.
         winograd: whether convolutions may be computed by Winograd's algorithm.
-        unfit: why constants of an operation do not fit its int8 kernel, by the name of its first
-            output.
+        unfit: why constants of an operation do not fit its kernel, by `Op.unfit_key`.
     """
 
     def __init__(

@@ -28,6 +28,8 @@ class Op(planning.Op):
         float_ops: float32 operations that are lowered instead, in order, if constants do not fit
             the int8 kernel.
         unfit: why it is computed in float32 and not in int8; empty for a float32 operation.
+        parts: operations that one kernel computes for it, or that are lowered one by one instead if
+            constants do not fit that kernel; in order.
     """
 
     limits: Range = UNBOUNDED
@@ -37,11 +39,18 @@ class Op(planning.Op):
     residual_last: bool = False
     float_ops: Sequence[Op] = ()
     unfit: str = ""
+    parts: Sequence[Op] = ()
 
     def reads(self) -> list[ir.Value]:
         """Return the distinct values that it reads, the residual included."""
         residual = [] if self.residual is None else [self.residual]
         return list(dict.fromkeys([*super().reads(), *residual]))
+
+    @property
+    def unfit_key(self) -> str:
+        """The key in `Builder.unfit`: the first output, which a part may have, too."""
+        name = self.output.name or ""
+        return f"{self.kind} {name}" if self.parts else name
 
     @property
     def accumulate(self) -> str:

@@ -31,7 +31,7 @@ from narrowpass_xnn_cpu.lower.int8 import (
 from narrowpass_xnn_cpu.lower.int8 import convolution as int8_convolution
 from narrowpass_xnn_cpu.lower.int8 import elementwise as int8_elementwise
 from narrowpass_xnn_cpu.lower.int8 import matmul as int8_matmul
-from narrowpass_xnn_cpu.lower.matmul import constant, recurrent
+from narrowpass_xnn_cpu.lower.matmul import constant, joined, recurrent
 from narrowpass_xnn_cpu.lower.movement import axes, concat, indexing, padding, reshape, scattering
 from narrowpass_xnn_cpu.lower.norm import batch_norm, group_norm, layer_norm, rows
 from narrowpass_xnn_cpu.lower.op import Op
@@ -60,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     *concat.RULES,
     *layer_norm.RULES,
     *constant.RULES,
+    *joined.RULES,
     *batch_norm.RULES,
     *padding.RULES,
     *pooling.RULES,

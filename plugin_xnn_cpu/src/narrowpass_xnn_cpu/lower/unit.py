@@ -31,7 +31,7 @@ class UnitLowering:
         """Return the builder and the partition.
 
         Args:
-            unfit: why constants do not fit int8 kernels, by the first output of the operation.
+            unfit: why constants do not fit their kernels, by `Op.unfit_key`.
 
         Raises:
             BackendError: an operation that cannot be lowered; the message names its node.
@@ -65,6 +65,6 @@ class UnitLowering:
             except UnfitConstantsError as error:
                 before = len(unfit)
                 for lowered, reason in error.reasons.items():
-                    unfit.setdefault(builder.origins[lowered.output].output.name or "", reason)
+                    unfit.setdefault(builder.origins[lowered.output].unfit_key, reason)
                 if len(unfit) == before:
                     raise BackendError(f"no kernel supports these constants: {error}") from error

@@ -12,7 +12,7 @@ from narrowpass_xnn_cpu.lower import steps
 from narrowpass_xnn_cpu.lower.attention import cached
 from narrowpass_xnn_cpu.lower.conv import conv2d, resize, separable, transposed
 from narrowpass_xnn_cpu.lower.int8 import int16
-from narrowpass_xnn_cpu.lower.matmul import computed, epilogue
+from narrowpass_xnn_cpu.lower.matmul import computations, computed, epilogue, stacked
 from narrowpass_xnn_cpu.lower.movement import padding
 from narrowpass_xnn_cpu.lower.rules import RULES
 from narrowpass_xnn_cpu.lowered.op import Computation
@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import AddS8, Quantization, Requantized
 
-_SHARED = steps, cached, separable, transposed, computed, epilogue
+_SHARED = steps, cached, separable, transposed, computations, computed, epilogue, stacked
 """Modules of computations that the builder, or rules of other modules, emit."""
 
 

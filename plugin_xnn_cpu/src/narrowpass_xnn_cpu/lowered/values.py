@@ -43,7 +43,8 @@ def storage_of(weight: Weight) -> str:
     if isinstance(weight, PrintedWeight):
         return weight.stored
     if weight.blocks is not None:
-        return f"uint{weight.blocks.bits} in blocks of {weight.blocks.size}"
+        element = weight.blocks.element.replace("int", "uint")
+        return f"{element} in blocks of {weight.blocks.size}"
     if weight.quantized is not None:
         axis = "per tensor" if weight.quantized.scale.size == 1 else "per channel"
         return f"{weight.quantized.integers.dtype.name} {axis}"

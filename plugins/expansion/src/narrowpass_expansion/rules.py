@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from narrowpass_expansion import activations, embedding, fused, indexing, norms
+from narrowpass_expansion import activations, embedding, experts, fused, indexing, norms
 from narrowpass_expansion.attention import (
     attention,
     group_query,
@@ -76,6 +76,7 @@ OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
         (MICROSOFT, "MatMulBnb4"): Rule(bnb4.matmul_bnb4),
         (MICROSOFT, "MatMulIntegerToFloat"): Rule(matmul.matmul_integer_to_float),
         (MICROSOFT, "MatMulNBits"): Rule(matmul.matmul_nbits),
+        (MICROSOFT, "MoE"): Rule(experts.mixture),
         (MICROSOFT, "MultiHeadAttention"): Rule(multi_head.attention),
         (MICROSOFT, "QAttention"): Rule(packed.quantized_attention),
         (MICROSOFT, "QEmbedLayerNormalization"): Rule(embedding.q_embed_layer_norm),

@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv import transposed
 from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Conv2d, KernelWindow
 from narrowpass_xnn_cpu.lower.conv.separable import fuse_separable
-from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import emit
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules

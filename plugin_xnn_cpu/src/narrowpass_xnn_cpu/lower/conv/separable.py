@@ -14,7 +14,7 @@ from typing import Any
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv.conv2d import Conv2d, KernelWindow, output_shape
-from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op

@@ -20,7 +20,7 @@ from narrowpass_planning.plan.step import Shape, Sizing, Slot
 from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST, Conv2d, KernelWindow
-from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
 from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape, Transpose, axes_of

@@ -29,6 +29,7 @@ from narrowpass_xnn_cpu.lower.fusion.matching import (
 from narrowpass_xnn_cpu.lower.fusion.patterns import attention, integers, normalization, rotary
 from narrowpass_xnn_cpu.lower.int8 import int16, per_channel
 from narrowpass_xnn_cpu.lower.int8.matching import Int8Matcher
+from narrowpass_xnn_cpu.lower.matmul.joined import join_matmuls
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rules import BY_KIND
 
@@ -286,7 +287,8 @@ def operations(
             continue
         found.update(dict.fromkeys(nodes, op))
     ops = list(_fused(graph, facts, version, found, int8))
-    return without_superseded(fuse_gates(fuse_add_norm(ops, facts), facts), facts)
+    ops = fuse_gates(fuse_add_norm(ops, facts), facts)
+    return without_superseded(join_matmuls(ops, facts), facts)
 
 
 def _fused(

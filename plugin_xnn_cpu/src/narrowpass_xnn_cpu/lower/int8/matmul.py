@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.int8.constants import quantize_bias
 from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
 from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
-from narrowpass_xnn_cpu.lower.matmul.constant import as_bias
+from narrowpass_xnn_cpu.lower.matmul.operands import as_bias
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from narrowpass_planning.weights.weight import Array, Blocks, Weight
+from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Blocks, Weight
 from narrowpass_xnn_cpu.native.own import fp32
 from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, UNPACKED
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerBlock, PerToken
-from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import select
 from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason, quantizes_rows_once
 from narrowpass_xnn_cpu.native.target import Target
@@ -74,6 +74,7 @@ def choices(
     accumulate: str = "",
     activations: str = "",
     embedding: bool = False,
+    blocks_fit: bool = True,
 ) -> Iterator[Choice]:
     """Yield the problems that a matmul may be computed as, in order of preference.
 
@@ -86,10 +87,10 @@ def choices(
         accumulate: the requested dtype of accumulators; empty if the model requests none.
         activations: ``dynamic`` for dynamic per-token quantization; else empty.
         embedding: whether the stored matrix is in memory anyway, as a tied embedding.
+        blocks_fit: whether packing has not found yet that a block-quantized matrix does not fit.
     """
-    if _blocks(kernel) is not None:
-        yield from _in_blocks(kernel, bias, epilogue, activations)
-        return
+    if blocks_fit and _blocks(kernel) is not None:
+        yield from _in_blocks(kernel, bias, epilogue, target, activations)
     # Packing reads [C, O] and [O, C]: the order in which the matrix is stored needs no copy.
     transposed = kernel.permuted_from is None
     source = kernel if transposed else kernel.transpose(1, 0)
@@ -98,8 +99,7 @@ def choices(
         precision = f"float32: its {kernel.stored} weights are upcast when they are packed"
     if kernel.quantized is not None:
         yield from _int8(kernel, bias, epilogue, target, activations)
-        for choice in _in_blocks(kernel, bias, epilogue, activations):
-            yield dataclasses.replace(choice, problem=_finite(choice.problem), is_explained=True)
+        yield from _in_blocks(kernel, bias, epilogue, target, activations)
         precision, embedding = "float32", False
     problem = Matmul(source, bias, epilogue, transposed, rows=rows)
     wide = dataclasses.replace(
@@ -121,35 +121,43 @@ def choices(
 
 
 def _in_blocks(
-    kernel: Weight, bias: Weight | None, epilogue: Epilogue, activations: str
+    kernel: Weight, bias: Weight | None, epilogue: Epilogue, target: Target, activations: str
 ) -> Iterator[Choice]:
-    """Yield the choice for a matrix that is packed in blocks: the integers as they are stored."""
-    stored = kernel.blocks
-    if stored is None or not stored.transposed:
-        return
-    quantizes = activations == "dynamic"
-    problem = Matmul(stored, bias, epilogue, operand=PerBlock() if quantizes else None)
-    rows_too = "weights, rows in blocks of int8" if quantizes else "weights"
-    yield Choice(problem, f"int{stored.bits} ({rows_too})")
+    """Yield the choice for a matrix that is packed in blocks: the elements as they are stored.
 
-
-def _finite(problem: Matmul) -> Matmul:
-    """Return the problem with scales that are checked to be finite when they are loaded.
-
-    A kernel for blocks multiplies accumulators by their scale: for one that is infinite, the
-    result differs from that of a matrix with infinite elements.
+    It is required where the kernel for the upcast matrix lacks the epilogue.
     """
+    if kernel.blocks is None or not kernel.blocks.transposed:
+        return
+    problem, precision = block_problem(kernel, bias, epilogue, activations)
+    required = not epilogue.is_clamp and not target.has_fp32_gemm
+    yield Choice(problem, precision, is_required=required, is_explained=True)
 
-    def check(array: Array) -> None:
-        if not np.isfinite(array).all():
-            raise UnfitError("a scale is not a positive, finite, normal number")
 
-    matrix = problem.matrix
-    if not isinstance(matrix, Blocks):
-        return problem
-    return dataclasses.replace(
-        problem, matrix=dataclasses.replace(matrix, scale=matrix.scale.checked(check))
-    )
+def block_problem(
+    kernel: Weight, bias: Weight | None, epilogue: Epilogue, activations: str
+) -> tuple[Matmul, str]:
+    """Return the problem of a block-quantized matrix, and the precision as reported.
+
+    Args:
+        kernel: [C, O], or several, with `Weight.blocks`.
+        bias: float32 [O], or None.
+        epilogue: of the accumulators.
+        activations: ``dynamic`` for dynamic quantization of rows; else empty.
+
+    Raises:
+        BackendError: it is not block-quantized.
+    """
+    stored = kernel.blocks
+    if stored is None:
+        raise BackendError("a matrix is not block-quantized")
+    dynamic, is_float8 = activations == "dynamic", stored.element.startswith("float8")
+    quantizes = dynamic and not is_float8
+    note = "weights, rows in blocks of int8" if quantizes else "weights"
+    if dynamic and is_float8:
+        note = "weights, rows in float32: no int8 kernel takes float8"
+    operand = PerBlock() if quantizes else None
+    return Matmul(stored, bias, epilogue, operand=operand), f"{stored.element} ({note})"
 
 
 def _int8(
@@ -200,6 +208,21 @@ def _blocks(kernel: Weight) -> Blocks | None:
     blocks = kernel.blocks
     alone = blocks is not None and blocks.transposed and kernel.quantized is None
     return blocks if alone else None
+
+
+def joins_rows(kernel: Weight, activations: str) -> str:
+    """Return a key: matmuls of the same rows whose keys are equal may be computed by one call.
+
+    Empty where no kernel does. Matrices stay packed as they are for matmuls of their own.
+
+    Args:
+        kernel: [C, O], of the dtype that it is stored in.
+        activations: ``dynamic`` for dynamic per-token quantization; else empty.
+    """
+    blocks = _blocks(kernel)
+    if blocks is None:
+        return ""
+    return f"{blocks.element} {activations}, {blocks.columns} in blocks of {blocks.size}"
 
 
 def fuses_epilogue(kernel: Weight, rows: int | None, target: Target) -> bool:

@@ -122,6 +122,21 @@ def emit(
     builder.alias(op.output, total, perm)
 
 
+def emit_separately(
+    op: Op, builder: Builder, computation: WithEpilogue, operands: Sequence[Slot], perm: Perm
+) -> None:
+    """Emit a computation without epilogue, and that of `op` as operations after it; see `emit`."""
+    slot = builder.intermediate(computation, operands, op.output)
+    other = None if op.residual is None else builder.slot_of(op.residual, perm)
+    if other is not None and not op.residual_last:
+        slot = builder.intermediate(Binary("add"), [slot, other], op.output)
+    if op.function != "clamp" or op.clamped:
+        slot = builder.intermediate(_function(op), [slot], op.output)
+    if other is not None and op.residual_last:
+        slot = builder.intermediate(Binary("add"), [slot, other], op.output)
+    builder.alias(op.output, slot, perm)
+
+
 def _function(op: Op) -> Computation:
     if op.function == "clamp":
         return Unary("clamp", op.limits)

@@ -16,7 +16,8 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.fusion.matching import producer
-from narrowpass_xnn_cpu.lower.matmul.constant import ConstantMatMul, rows_for
+from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.operands import rows_for
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp

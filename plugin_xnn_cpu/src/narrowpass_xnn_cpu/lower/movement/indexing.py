@@ -94,7 +94,7 @@ class GatherBlocks(Computation):
     def kernel_name(self, op: LoweredOp, packed: BlockEmbedding) -> str:
         """See `Computation.kernel_name`."""
         blocks = self.weight.blocks
-        return "gather" if blocks is None else f"gather int{blocks.bits}"
+        return "gather" if blocks is None else f"gather {blocks.element}"
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
@@ -124,7 +124,8 @@ def _block_rows(value: ir.Value, facts: Facts) -> Weight | None:
     """Return a constant whose rows are block-quantized; None for others."""
     stored = facts.stored(value) if facts.is_constant(value) else None
     blocks = None if stored is None else stored.blocks
-    return None if blocks is None or blocks.transposed else stored
+    fits = blocks is not None and not blocks.transposed and facts.rank(value) == 2
+    return stored if fits else None
 
 
 def _int8_rows(value: ir.Value, facts: Facts) -> Quantized | None:
@@ -160,7 +161,8 @@ def _gather(op: Op, builder: Builder) -> None:
         at = builder.slot_of(indices)
         builder.compute(GatherInt8(), [table, at, scales], op.output)
         return
-    in_blocks = _block_rows(given, builder.facts) if axis == 0 else None
+    fits = axis == 0 and not builder.unfit.get(op.unfit_key)
+    in_blocks = _block_rows(given, builder.facts) if fits else None
     if in_blocks is not None:
         builder.compute(GatherBlocks(in_blocks), [builder.slot_of(indices)], op.output)
         return

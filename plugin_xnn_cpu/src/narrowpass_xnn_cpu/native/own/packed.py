@@ -297,6 +297,11 @@ class PackedMatmul(RowDispatch, Packed):
         block = Block(self.packed, layout.size(self.channels, self.outputs))
         return Panels(block, self.owner, layout, self.channels, self.outputs)
 
+    @property
+    def form(self) -> Any:
+        """See `Packing.form`."""
+        return self._packing.form
+
     def _default_epilogue(self) -> Epilogue:
         return self.problem.epilogue
 

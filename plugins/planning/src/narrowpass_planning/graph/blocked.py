@@ -17,7 +17,10 @@ from narrowpass_planning.graph.facts import NARROW, Array, Facts
 from narrowpass_planning.weights.weight import Blocks, Weight, digest
 
 BITS = {"uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "uint8": 8, "int8": 8}
-"""Of the integers that the kernel takes, by their type."""
+"""Bits of the integers that the kernel takes, by their type."""
+
+FLOAT8 = "float8_e4m3fn", "float8_e5m2"
+"""Types of float8 that the kernel takes: those whose bits are the upper ones of a float16."""
 
 _SIZES = 256, 128, 64, 32
 """Of the blocks that rows of one scale are divided into, where they divide the row."""
@@ -75,6 +78,8 @@ def derive_blocks(node: ir.Node, facts: Facts) -> bool:
 def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     """Return a dequantized matrix as blocks along its rows or columns, if a kernel may take it so.
 
+    Several matrices, [E, K, N] or [E, N, K] in blocks along K or N, are stacked to one.
+
     Args:
         node: DequantizeLinear of constants, with one scale, one for each row or column, or one for
             each block.
@@ -86,14 +91,31 @@ def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     x = facts.stored(value)
     scale: Weight | None = _as_stored(facts.stored(scales))
     zero = None if zeros is None else facts.stored(zeros)
-    bits, block = BITS.get(x.dtype.name), node.attributes.get_int("block_size", 0)
-    axis = node.attributes.get_int("axis", 1)
-    if scale is None or bits is None or len(x.shape) != 2 or not -2 <= axis < 2 or 0 in x.shape:
+    bits = 8 if x.dtype.name in FLOAT8 else BITS.get(x.dtype.name)
+    block = node.attributes.get_int("block_size", 0)
+    axis, rank = node.attributes.get_int("axis", 1), len(x.shape)
+    if scale is None or bits is None or not -rank <= axis < rank or 0 in x.shape:
         return None
-    along = axis % 2 if block else 1
-    if not block and scale.size > 1:
+    matrices, transposed = x.shape[0] if rank == 3 else 1, False
+    if rank == 3:
+        along = axis % 3
+        if not block or not along or len(scale.shape) != 3:
+            return None
+        order = (0, 1, 2) if along == 2 else (0, 2, 1)
+        x, scale = _stacked(x, order), _stacked(scale, order)
+        zero = None if zero is None else _stacked(zero, order)
+        axis, rank = 1, 2
+        transposed = along == 1
+    if rank != 2:
+        return None
+    if block:
+        along = axis % 2
+    elif scale.size > 1:
         along = 1 - axis % 2
+    else:
+        along = 0 if _is_multiplied_as_stored(node.outputs[0]) else 1
     if along == 0:
+        transposed = True
         x, scale = x.transpose(1, 0), _transposed(scale)
         zero = None if zero is None else _transposed(zero)
     rows, columns = x.shape
@@ -106,17 +128,39 @@ def blocks_of(node: ir.Node, facts: Facts) -> Blocks | None:
     if scale is None or block % unit or scale.shape != (rows, -(-columns // block)):
         return None
     common = 0 if zeros is None else _common(zeros, facts)
+    if x.dtype.name in FLOAT8 and common != 0:
+        return None
     if common is not None:
         zero = None
     elif zero is None or zero.shape != scale.shape:
         return None
-    return Blocks(x, scale, zero, block, columns, bits, common or 0, transposed=along == 0)
+    return Blocks(
+        x, scale, zero, block, columns, bits, common or 0, transposed=transposed, matrices=matrices
+    )
+
+
+def _is_multiplied_as_stored(value: ir.Value) -> bool:
+    """Return whether a matmul reads a matrix as [K, N]: one scale has blocks along either axis."""
+    return any(
+        use.idx == 1
+        and (
+            use.node.op_type == "MatMul"
+            or (use.node.op_type == "Gemm" and not use.node.attributes.get_int("transB", 0))
+        )
+        for use in value.uses()
+    )
 
 
 def _as_stored(scale: Weight) -> Weight:
     """Return scales that are cast from float16 as float16, which the kernel reads as they are."""
     narrow = scale.narrow
     return scale if narrow is None or narrow.dtype != np.float16 else narrow
+
+
+def _stacked(weight: Weight, order: tuple[int, ...]) -> Weight:
+    """Return matrices, their axes in another order, one below the other."""
+    ordered = weight.transpose(*order)
+    return ordered.reshape(ordered.shape[0] * ordered.shape[1], ordered.shape[2])
 
 
 def _transposed(weight: Weight) -> Weight:
@@ -163,7 +207,8 @@ def _derive(
         return array
 
     def multiply() -> Array:
-        array: Array = subtract() * scales.array()
+        with np.errstate(invalid="ignore", over="ignore"):  # 0 times an infinite scale is NaN
+            array: Array = subtract() * scales.array()
         return array
 
     parts = [part.identity for part in (wide, zeros, scales)]

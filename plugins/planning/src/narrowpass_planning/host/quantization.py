@@ -71,7 +71,8 @@ def dequantized(x: Array, scale: Array, zero: Array | None, axis: int, block: in
     given = x.astype(wide)
     if zero is not None:
         given = given - zero.astype(wide)
-    result: Array = given.astype(scale.dtype) * scale
+    with np.errstate(invalid="ignore", over="ignore"):  # 0 times an infinite scale is NaN
+        result: Array = given.astype(scale.dtype) * scale
     return result
 
 

@@ -74,15 +74,17 @@ class Blocks:
     """The storage of a block-quantized matrix.
 
     Attributes:
-        integers: [rows, columns], of 2, 4 or 8 bits; padding beyond `columns` is allowed up to the
-            end of the last block.
+        integers: [rows, columns], of 2, 4 or 8 bits, or of float8, which has no zero points;
+            padding beyond `columns` is allowed up to the end of the last block.
         scale: [rows, blocks], of any floating-point type.
         zero: zero points, of the scale's shape, integers or floats; None where all are `common`.
         size: elements of a block.
         columns: of the matrix.
-        bits: of an integer: 2, 4 or 8.
+        bits: of an integer: 2, 4 or 8; 8 of float8.
         common: the zero point of all blocks.
-        transposed: whether the weight is the transpose of this matrix.
+        transposed: whether the weight is the transpose of this matrix, or of each of these.
+        matrices: how many matrices of equally many rows lie one below the other; the weight has
+            three axes where there are several.
     """
 
     integers: Weight
@@ -93,6 +95,13 @@ class Blocks:
     bits: int
     common: int = 0
     transposed: bool = False
+    matrices: int = 1
+
+    @property
+    def element(self) -> str:
+        """The type of an element as reports name it: ``int4``, whatever its sign, or float8's."""
+        name = self.integers.dtype.name
+        return name if name.startswith("float8") else f"int{self.bits}"
 
     def times(self, factor: np.float32) -> Blocks:
         """Return what the weight times a number is stored as."""
@@ -243,7 +252,9 @@ class Weight:
         known = None if self.quantized is None else self.quantized.transpose(axes)
         blocks = self.blocks
         if blocks is not None:
-            blocks = dataclasses.replace(blocks, transposed=not blocks.transposed)
+            # Of several matrices, each is transposed.
+            swapped = dataclasses.replace(blocks, transposed=not blocks.transposed)
+            blocks = swapped if axes in ((1, 0), (0, 2, 1)) else None
         return dataclasses.replace(
             result,
             permuted_from=(self, axes),

@@ -1,0 +1,145 @@
+"""Computations of matmuls with constant matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from narrowpass.errors import BackendError
+from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
+from narrowpass_planning.weights.weight import Weight
+from narrowpass_xnn_cpu.lower.matmul.choices import (
+    Choice,
+    choices,
+    is_gemm,
+    shares_quantized_rows,
+)
+from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
+from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.record import keyword_record, record
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.own.gemv import Gemv
+from narrowpass_xnn_cpu.native.own.int8_matmul import rows_to_int8
+from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
+from narrowpass_xnn_cpu.native.table import select
+from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.target import Target
+from narrowpass_xnn_cpu.native.weights_cache import Session
+
+
+@keyword_record
+class ConstantMatMul(WithEpilogue):
+    """A matmul of rows, of any number of leading axes, and a constant matrix.
+
+    Operands are the rows, float32 or those of `QuantizeRows`, and the residual.
+
+    Attributes:
+        weight: [C, O], in its stored dtype.
+        bias: float32 [O], or None.
+        rows: their number, if it is known.
+        accumulate: the requested dtype of accumulators; empty if the model requests none.
+        activations: ``dynamic`` for dynamic per-token quantization; else empty.
+        embedding: whether the matrix is a tied embedding, whose stored form is in memory anyway.
+        unfit: why rows are not quantized although the model requests it, or a block-quantized
+            matrix is upcast; else empty.
+    """
+
+    mnemonic = "matmul"
+    weight: Weight
+    bias: Weight | None = None
+    rows: int | None = None
+    accumulate: str = ""
+    activations: str = ""
+    embedding: bool = False
+    unfit: str = ""
+
+    @property
+    def channels(self) -> int:
+        """Input channels, the length of a row."""
+        return self.weight.shape[0]
+
+    @property
+    def quantizes_rows(self) -> bool:
+        """Whether the operand is the result of `QuantizeRows`."""
+        if self.unfit:
+            return False
+        return shares_quantized_rows(self.weight, self.activations, target.current())
+
+    @property
+    def is_gemm(self) -> bool:
+        """Whether the own float32 GEMM computes it for any number of rows."""
+        processor = target.current()
+        return is_gemm(next(self.choices(processor)), processor)
+
+    def choices(self, processor: Target) -> Iterator[Choice]:
+        """Yield the problems that it may be computed as, in order of preference."""
+        return choices(
+            self.weight,
+            self.bias,
+            self.epilogue,
+            processor,
+            rows=self.rows,
+            accumulate=self.accumulate,
+            activations="" if self.unfit else self.activations,
+            embedding=self.embedding,
+            blocks_fit=not self.unfit,
+        )
+
+    def kernel_name(self, op: LoweredOp, packed: PackedConstantMatMul) -> str:
+        """See `Computation.kernel_name`."""
+        return packed.kernel
+
+    def precision(self, op: LoweredOp, packed: PackedConstantMatMul) -> str:
+        """See `Computation.precision`."""
+        known = not self.unfit or self.unfit in packed.precision
+        return packed.precision if known else f"{packed.precision}: {self.unfit}"
+
+    def select(self, op: LoweredOp, target: Target) -> Selection:
+        """See `Computation.select`."""
+        return select(next(self.choices(target)).problem, target).selection
+
+    def pack(self, op: LoweredOp, session: Session | None) -> PackedConstantMatMul:
+        """See `Computation.pack`."""
+        found = self.choices(target.current())
+        return PackedConstantMatMul(found, self.epilogue, self.rows, session)
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        shape, packed = shapes[0], step.packed
+        if not self.quantizes_rows and shape[-1] != packed.channels:
+            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {packed.channels}")
+        result = (*shape[:-1], packed.outputs)
+        epilogue = self.fitting(shapes, result)
+        rows = elements(shape[:-1])
+        if not rows:
+            return Run(result)
+        operator = packed.operator(rows)
+        if isinstance(operator, PackedMatmul | Gemv):
+            params = operator.reshape(rows, sizing.pool, epilogue=epilogue)
+        else:
+            params = operator.reshape(rows, sizing.pool)
+        return Run(result, operator.call, operator, params)
+
+
+@record
+class QuantizeRows(Computation):
+    """Dynamic per-token quantization of rows, which matmuls share.
+
+    Attributes:
+        channels: length of a row.
+    """
+
+    mnemonic = "quantize_rows"
+    kernel = "rows to int8"
+    channels: int
+
+    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        channels = self.channels
+        if shape[-1] != channels:
+            raise BackendError(f"rows of {shape[-1]} do not fit a matrix for {channels}")
+        rows = elements(shape[:-1])
+        params = rows_to_int8(max(1, rows), channels)
+        result = (*shape[:-1], params.row_bytes)
+        return Run(result, "NP_INT8_ROWS", params=params) if rows else Run(result)
