@@ -11,6 +11,7 @@ from narrowpass.bundle import (
     InitializerInfo,
     Manifest,
     MethodInfo,
+    StateInfo,
     TensorInfo,
     ValueInfo,
     WeightsInfo,
@@ -37,11 +38,16 @@ MANIFEST = Manifest(
     weights=WeightsInfo("weights.safetensors", 4096, 64, SHA),
     tensors={"w@main": TensorInfo("bfloat16", (3, 4), 24, 64, SHA)},
     reports=(FileInfo("reports/00-fold.json", 3, SHA),),
+    states=(StateInfo("past", "present", 2), StateInfo("h", "hn", None)),
 )
 
 
 def test_reading_returns_what_was_written():
     assert Manifest.from_json(MANIFEST.to_json().encode()) == MANIFEST
+
+
+def test_bundles_of_earlier_versions_have_no_states():
+    assert Manifest.from_json(change(["states"], None)).states == ()
 
 
 def test_the_order_of_fields_and_keys_changes_no_byte():

@@ -20,6 +20,9 @@ PUBLIC_MODULES = (
     "narrowpass_ir.public",
     "narrowpass_ir.sizes",
     "narrowpass_ir.subgraphs",
+    "narrowpass_ir.tensors.distinct",
+    "narrowpass_ir.tensors.safetensors",
+    "narrowpass_ir.tensors.streaming",
     "narrowpass_ir.upgrading",
     "narrowpass_ir.verify",
 )

@@ -13,7 +13,7 @@ from typing import TypeVar
 import onnx
 import onnx_ir as ir
 
-from narrowpass.bundle import publish, safetensors
+from narrowpass.bundle import publish
 from narrowpass.bundle._plan import Plan, Stored
 from narrowpass.bundle.manifest import (
     MANIFEST,
@@ -25,7 +25,7 @@ from narrowpass.bundle.manifest import (
     is_manifest,
 )
 from narrowpass.bundle.report import Report
-from narrowpass.errors import BundleError, UsageError
+from narrowpass.errors import BundleError, ModelError, UsageError
 from narrowpass_ir.arguments import path_of
 from narrowpass_ir.io import MappedFile, MappedTensor
 from narrowpass_ir.io.steps import (
@@ -38,6 +38,7 @@ from narrowpass_ir.io.steps import (
     remember,
     replace_tensors,
 )
+from narrowpass_ir.tensors import safetensors
 
 _ATTEMPTS = 1000
 _T = TypeVar("_T")
@@ -115,7 +116,7 @@ class Folder:
                 raise BundleError("its header is not the one that the manifest says")
             entries = safetensors.parse_header(header, file.size)
             _compare(manifest, entries)
-        except BundleError as error:
+        except (BundleError, ModelError) as error:
             raise BundleError(f"{what}: {error}; build the bundle again") from error
         return file, entries
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass.bundle._distinct import first_equal
-from narrowpass.bundle._stream import default_threads
-from narrowpass.bundle.safetensors import is_reserved
 from narrowpass_ir.io import shape_operands
 from narrowpass_ir.io.steps import initializers
+from narrowpass_ir.tensors.distinct import first_equal
+from narrowpass_ir.tensors.safetensors import is_reserved
+from narrowpass_ir.tensors.streaming import default_threads
 
 EXTERNAL_BYTES = 256
 """Initializers of fewer bytes stay inside the ONNX file."""

@@ -23,11 +23,11 @@ from narrowpass.bundle.manifest import (
     WeightsInfo,
 )
 from narrowpass.bundle.report import Report
-from narrowpass.bundle.safetensors import Layout
 from narrowpass.errors import ModelError
 from narrowpass_ir.files import write_file
 from narrowpass_ir.io import external_reference, serialize
 from narrowpass_ir.io.steps import remembered
+from narrowpass_ir.tensors.safetensors import Layout
 
 
 def write_method(

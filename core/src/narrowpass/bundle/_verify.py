@@ -12,12 +12,12 @@ import safetensors
 
 from narrowpass.bundle._load import Folder, read_method, read_reports, read_retrying
 from narrowpass.bundle._save import value_info
-from narrowpass.bundle._stream import CHUNK, default_threads
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, MethodInfo
-from narrowpass.bundle.safetensors import Entry, Progress
 from narrowpass.errors import BundleError, ModelError
 from narrowpass_ir.arguments import count_of
 from narrowpass_ir.io import MappedFile
+from narrowpass_ir.tensors.safetensors import Entry, Progress
+from narrowpass_ir.tensors.streaming import CHUNK, default_threads
 
 
 def verify(

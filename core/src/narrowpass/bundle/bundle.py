@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from narrowpass.bundle import _load, _save, publish, safetensors
+from narrowpass.bundle import _load, _save, publish
 from narrowpass.bundle._plan import Plan, create_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, StateInfo
 from narrowpass.bundle.report import Report
@@ -22,6 +22,7 @@ from narrowpass.state.state import State
 from narrowpass_ir.arguments import Uncopied, count_of, instance_of, kind_of
 from narrowpass_ir.files import write_file
 from narrowpass_ir.io import check_file
+from narrowpass_ir.tensors import safetensors
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import onnx_ir as ir
 
-from narrowpass.bundle._stream import SAMPLED, digest, sample
 from narrowpass_ir.io import MappedTensor
+from narrowpass_ir.tensors.streaming import SAMPLED, digest, sample
 
 
 def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]:

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from narrowpass.bundle._distinct import first_equal
-from narrowpass.bundle._stream import SAMPLED
 from narrowpass_ir.io import MappedFile, MappedTensor
+from narrowpass_ir.tensors.distinct import first_equal
+from narrowpass_ir.tensors.streaming import SAMPLED
 
 
 class Counting(MappedTensor):

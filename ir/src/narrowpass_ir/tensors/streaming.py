@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import ModelError
+from narrowpass_ir.errors import ModelError
 
 CHUNK = 1 << 20
 """Bytes that a stream holds in memory at a time."""

@@ -18,10 +18,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass.bundle._stream import CHUNK, Digest, default_threads, stream
-from narrowpass.errors import BundleError, ModelError
 from narrowpass_ir.documents import parse_json
+from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io import MappedTensor
+from narrowpass_ir.tensors.streaming import CHUNK, Digest, default_threads, stream
 
 ALIGNMENT = 64
 """Each tensor starts at a multiple of this many bytes in the file."""
@@ -132,11 +132,11 @@ def header_size(start: bytes, size: int) -> int:
     """Return the length of the header, with its own length field, from the first 8 bytes.
 
     Raises:
-        BundleError: it does not fit into a file of `size` bytes.
+        ModelError: it does not fit into a file of `size` bytes.
     """
     length = 8 + int.from_bytes(start[:8], "little")
     if len(start) < 8 or length > size:
-        raise BundleError("its header is longer than the file, which is cut short or damaged")
+        raise ModelError("its header is longer than the file, which is cut short or damaged")
     return length
 
 
@@ -151,20 +151,20 @@ def parse_header(header: bytes, size: int) -> dict[str, Entry]:
         The tensors by data key, in the order of the header, without the padding.
 
     Raises:
-        BundleError: it is not what this module writes. The message does not name the file.
+        ModelError: it is not what this module writes. The message does not name the file.
     """
     try:
         described = parse_json(header[8:])
         entries = {key: _entry(raw, len(header)) for key, raw in described.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BundleError(f"its header is damaged ({error})") from error
+        raise ModelError(f"its header is damaged ({error})") from error
     position = len(header)
     for key, entry in entries.items():
         if entry.offset != position or entry.nbytes < 0:
-            raise BundleError(f"its header is damaged (tensor {key!r} is out of place)")
+            raise ModelError(f"its header is damaged (tensor {key!r} is out of place)")
         position += entry.nbytes
     if position != size:
-        raise BundleError(f"it has {size} bytes where its header says {position}")
+        raise ModelError(f"it has {size} bytes where its header says {position}")
     return {key: entry for key, entry in entries.items() if not is_reserved(key)}
 
 
@@ -258,8 +258,8 @@ def write(
         The SHA-256 of each tensor's bytes, by data key, in the order of `tensors`.
 
     Raises:
-        ModelError: a tensor cannot be read, or has more or fewer bytes than it should.
-        BundleError: a tensor of a bundle is not the one that its manifest says.
+        ModelError: a tensor cannot be read, has more or fewer bytes than it should, or others
+            than its hash says.
         OSError: the file cannot be written.
     """
     total = sum(entry.nbytes for entry in layout.entries.values())

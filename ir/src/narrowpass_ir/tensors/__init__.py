@@ -1,0 +1,1 @@
+"""Tensors of any size, written in pieces: the safetensors format, hashes, and which are equal."""
