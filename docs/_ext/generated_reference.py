@@ -207,13 +207,17 @@ def errors_table() -> str:
 
 
 def benchmarks() -> str:
-    """Return the docstring of each script in ``benchmarks/`` and in its folders of scripts."""
+    """Return the docstring of each script in ``benchmarks/`` and in its folders of scripts.
+
+    A folder with a ``__main__.py`` is one script.
+    """
     parts = []
     for folder in (BENCHMARKS, *map(BENCHMARKS.joinpath, ("kernels", "passes", "quantization"))):
-        for script in sorted(folder.glob("*.py")):
+        for script in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
             docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
             text = re.sub(r"::\n\n((?: {4}.*(?:\n|$)|\n)+)", _as_block, docstring)
-            path = script.relative_to(BENCHMARKS.parent).as_posix()
+            owner = script.parent if script.name == "__main__.py" else script
+            path = owner.relative_to(BENCHMARKS.parent).as_posix()
             parts.append(f"## `{path}`\n\n{ticks(text)}\n")
     return "\n".join(parts)
 

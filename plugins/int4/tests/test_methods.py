@@ -12,6 +12,7 @@ from narrowpass_int4.grid import Grid
 from narrowpass_int4.layers import choice, output_powers, quantize, to_blocks
 from narrowpass_int4.methods.awq import lost_outputs, search_factors
 from narrowpass_int4.methods.compensation import compensation
+from narrowpass_int4.methods.curvature import Curvature, inverse_of_upper
 from narrowpass_int4.methods.descent import descend
 from narrowpass_int4.methods.gptq import gptq
 from narrowpass_int4.methods.hqq import half_quadratic, norm_error
@@ -167,7 +168,7 @@ def lost(choose, rows, hessian, grid, block):
 @pytest.mark.parametrize(("inner", "block"), [(96, 32), (100, 16), (160, 160)])
 def test_gptq_loses_less_on_correlated_data(grid, inner, block):
     rows, hessian = correlated(24, inner)
-    got = lost(gptq(hessian, grid, block), rows, hessian, grid, block)
+    got = lost(gptq(Curvature(hessian), grid, block), rows, hessian, grid, block)
     for method in ("rtn", "mse"):
         plain = lost(choice(method, grid, block), rows, hessian, grid, block)
         assert (got <= plain * 1.0001).all() or method == "mse"
@@ -179,7 +180,7 @@ def test_gptq_of_a_diagonal_hessian_is_rounding():
     rng = np.random.default_rng(6)
     rows = rng.standard_normal((8, 64)).astype(np.float32)
     grid = GRIDS[0]
-    integers, scale, zero = gptq(np.eye(64), grid, 32)(rows, 0)
+    integers, scale, zero = gptq(Curvature(np.eye(64)), grid, 32)(rows, 0)
     right = grid.quantize(to_blocks(rows, 32), scale, zero).reshape(8, 64)
     np.testing.assert_array_equal(integers, right)
 
@@ -187,11 +188,11 @@ def test_gptq_of_a_diagonal_hessian_is_rounding():
 def test_gptq_with_channels_that_are_never_used():
     rows, hessian = correlated(8, 64)
     hessian[:, 7] = hessian[7] = 0
-    got = lost(gptq(hessian, GRIDS[0], 32), rows, hessian, GRIDS[0], 32)
+    got = lost(gptq(Curvature(hessian), GRIDS[0], 32), rows, hessian, GRIDS[0], 32)
     assert np.isfinite(got).all()
     # And with no data at all but zeros.
     zeros = np.zeros((64, 64))
-    assert (lost(gptq(zeros, GRIDS[0], 32), rows, zeros, GRIDS[0], 32) == 0).all()
+    assert (lost(gptq(Curvature(zeros), GRIDS[0], 32), rows, zeros, GRIDS[0], 32) == 0).all()
 
 
 def test_awq_scales_channels_with_large_activations():
@@ -256,7 +257,7 @@ def test_gptq_compensates_what_earlier_layers_lost():
     right = floats.astype(np.float64) @ rows.T
     losses = []
     for turned in (rows @ compensation(hessian, cross), rows):
-        integers, scale, zero = gptq(hessian, GRIDS[0], 32)(turned, 0)
+        integers, scale, zero = gptq(Curvature(hessian), GRIDS[0], 32)(turned, 0)
         values = GRIDS[0].dequantize(to_blocks(integers, 32), scale, zero).reshape(20, 64)
         losses.append(np.square(narrow.astype(np.float64) @ values.T - right).sum())
     assert losses[0] < 0.5 * losses[1]
@@ -273,7 +274,7 @@ def test_descent_does_not_fit_chance():
     rows = rng.standard_normal((16, 256)).astype(np.float32)
     grid = GRIDS[2]
     errors = []
-    for choose in (gptq(hessian, grid, 32), choice("rtn", grid, 32)):
+    for choose in (gptq(Curvature(hessian), grid, 32), choice("rtn", grid, 32)):
         integers, scale, zero = choose(rows, 0)
         values = grid.dequantize(to_blocks(integers, 32), scale, zero).reshape(16, 256)
         others = np.delete(values - rows, 5, axis=1)
@@ -303,8 +304,18 @@ def test_the_loss_of_compensating_weights_is_theirs():
     losses = []
     for weight, matrix in ((tensor, turn), (ir.tensor(rows @ turn, name="w"), None)):
         packer = QdqPacker(grid, layout, 32)
-        chosen = gptq(np.eye(64), grid, 32)
+        chosen = gptq(Curvature(np.eye(64)), grid, 32)
         seen = survey(weight)
         _, loss = quantize(weight, layout, grid, 32, chosen, packer, seen, np.eye(64), turn=matrix)
         losses.append((loss.relative, loss.sqnr))
     np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [3, 128, 129, 300])
+def test_triangular_inverse(size):
+    square = np.random.default_rng(13).standard_normal((size, size))
+    matrix = np.triu(square, 1) / np.sqrt(size) + np.diag(np.linspace(2, 3, size))
+    got = inverse_of_upper(matrix)
+    # The condition is below 100: of 16 digits of float64, 13 remain.
+    np.testing.assert_allclose(got, np.linalg.inv(matrix), atol=1e-13)
+    assert (np.tril(got, -1) == 0).all()

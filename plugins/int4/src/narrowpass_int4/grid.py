@@ -89,7 +89,9 @@ class Grid:
             np.rint(found, out=found)
             if not self.symmetric:
                 found += zero[..., None]
-        return np.clip(found, self.low, self.high, out=found)
+        # Single columns come here: `np.clip` checks its arguments for longer than it computes.
+        np.maximum(found, self.low, out=found)
+        return np.minimum(found, self.high, out=found)
 
     def dequantize(self, integers: Array, scale: Array, zero: Array) -> Array:
         """Return the weights that integers stand for, float32."""

@@ -16,6 +16,7 @@ from narrowpass_analysis.verification import judging_backends
 from narrowpass_int4.data.groups import Group, groups, last_place
 from narrowpass_int4.data.hessian import Hessian, columns_of
 from narrowpass_int4.data.segments import Segments
+from narrowpass_int4.data.states import memory_limit
 from narrowpass_int4.grid import Grid
 from narrowpass_int4.layers import Choose, Loss, Packer, choice, quantize
 from narrowpass_int4.matrices import Matrix, drop_unread, label_of
@@ -142,10 +143,12 @@ class Rewriting:
         backend = judging_backends(self._ctx.target)[-1]
         done = 0
         with contextlib.ExitStack() as stack:
-            segments = stack.enter_context(Segments(self._model, samples, backend))
+            compared = self._options.method == "gptq"
+            memory = memory_limit() // (2 if compared else 1)
+            segments = stack.enter_context(Segments(self._model, samples, backend, memory))
             floats: Segments | None = None
-            if self._options.method == "gptq":
-                floats = stack.enter_context(Segments(self._model, samples, backend))
+            if compared:
+                floats = stack.enter_context(Segments(self._model, samples, backend, memory))
             for group in groups(self._model.graph, self._plan.jobs):
                 self._progress(done, total)
                 hessian = self._observed(group, segments, floats)
@@ -325,10 +328,9 @@ class Rewriting:
             return choice("rtn", grid, block)
         if data is None:
             return choice("mse" if method in ("gptq", "awq") else method, grid, block)
-        hessian = data.matrix
         if method == "gptq":
-            return gptq(hessian, grid, block)
-        importance = np.diag(hessian).astype(np.float64)
+            return gptq(data.curvature, grid, block)
+        importance = np.diag(data.matrix).astype(np.float64)
         if factors is not None:
             importance = importance / factors.astype(np.float64) ** 2
         importance = importance / max(float(importance.mean()), 1e-30)

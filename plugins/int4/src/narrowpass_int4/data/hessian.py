@@ -10,11 +10,15 @@ import numpy as np
 from narrowpass.errors import DataError
 from narrowpass_int4.matrices import Matrix
 from narrowpass_int4.methods.compensation import compensation
+from narrowpass_int4.methods.curvature import Curvature
 
 Array = np.ndarray[Any, Any]
 
 _DOUBLE = 2048
 """K up to which elements are added in float64: above it memory counts."""
+
+AT_ONCE = 1 << 22
+"""Elements of X that one matmul takes: samples are collected, since adding K² numbers is slow."""
 
 
 class Hessian:
@@ -26,19 +30,36 @@ class Hessian:
         compared: whether `add` also gets what the float model computes.
 
     Attributes:
-        matrix: float [K, K], X · Xᵀ.
-        cross: float [K, K], X · Fᵀ, where F is what the float model computes; None without it.
         count: columns of X.
-        magnitude: float64 [K], the magnitudes of each channel, added up.
     """
 
     def __init__(self, inner: int, what: str, *, compared: bool = False) -> None:
         kind = np.float64 if inner <= _DOUBLE else np.float32
-        self.matrix: Array = np.zeros((inner, inner), kind)
-        self.cross: Array | None = np.zeros((inner, inner), kind) if compared else None
+        self._matrix: Array = np.zeros((inner, inner), kind)
+        self._cross: Array | None = np.zeros((inner, inner), kind) if compared else None
+        self._waiting: list[tuple[Array, Array | None]] = []
+        self._elements = 0
+        self._magnitude: Array = np.zeros(inner, np.float64)
         self.count = 0
-        self.magnitude: Array = np.zeros(inner, np.float64)
         self._what = what
+
+    @property
+    def matrix(self) -> Array:
+        """X · Xᵀ, float [K, K], of all columns so far."""
+        self._collect()
+        return self._matrix
+
+    @property
+    def cross(self) -> Array | None:
+        """X · Fᵀ, float [K, K], where F is what the float model computes; None without it."""
+        self._collect()
+        return self._cross
+
+    @property
+    def magnitude(self) -> Array:
+        """The magnitudes of each channel, added up: float64 [K]."""
+        self._collect()
+        return self._magnitude
 
     @functools.cached_property
     def turn(self) -> Array | None:
@@ -48,23 +69,47 @@ class Hessian:
         """
         return None if self.cross is None else compensation(self.matrix, self.cross)
 
+    @functools.cached_property
+    def curvature(self) -> Curvature:
+        """What GPTQ needs, computed once for all weights of a group, after the last `add`."""
+        return Curvature(self.matrix)
+
     def add(self, columns: Array, where: str, floats: Array | None = None) -> None:
         """Add columns of X, [count, K], as a sample has them, and those of F.
+
+        They must not change until all are added.
 
         Raises:
             DataError: they have another length than K.
         """
-        if columns.ndim != 2 or columns.shape[1] != len(self.matrix):
+        if columns.ndim != 2 or columns.shape[1] != len(self._matrix):
             raise DataError(
                 f"value {self._what!r} on {where} has rows of {columns.shape[-1]} elements, and "
-                f"not of {len(self.matrix)}"
+                f"not of {len(self._matrix)}"
             )
-        narrow = np.ascontiguousarray(columns, np.float32)
-        self.matrix += narrow.T @ narrow
-        if self.cross is not None and floats is not None:
-            self.cross += narrow.T @ np.ascontiguousarray(floats, np.float32)
-        self.magnitude += np.abs(narrow).sum(axis=0, dtype=np.float64)
+        self._waiting.append((columns, None if self._cross is None else floats))
+        self._elements += columns.size
         self.count += len(columns)
+        if self._elements >= AT_ONCE:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Add what waits to the matrices."""
+        if not self._waiting:
+            return
+        narrow = _joined([columns for columns, _ in self._waiting])
+        # A matrix times its own transpose is one call of SYRK: half the operations.
+        self._matrix += narrow.T @ narrow
+        self._magnitude += np.abs(narrow).sum(axis=0)
+        compared = [floats for _, floats in self._waiting if floats is not None]
+        if self._cross is not None and compared:
+            self._cross += narrow.T @ _joined(compared)
+        self._waiting.clear()
+        self._elements = 0
+
+
+def _joined(parts: list[Array]) -> Array:
+    return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts), np.float32)
 
 
 def columns_of(matrix: Matrix, array: Array) -> Array:

@@ -8,18 +8,20 @@ import numpy as np
 
 from narrowpass_int4.grid import Grid
 from narrowpass_int4.layers import Choose, choice, output_powers, to_blocks
+from narrowpass_int4.methods.curvature import Curvature
 from narrowpass_int4.methods.descent import descend
 
 Array = np.ndarray[Any, Any]
 
-DAMPING = 0.01
-"""The share of the mean of the Hessian's diagonal that is added to it."""
-
 COLUMNS = 128
 """Columns whose updates reach the columns behind them at once."""
 
+NEAR = 16
+"""Columns whose updates reach the others of `COLUMNS` at once: a matmul of 16 reads each element
+once where single columns would 16 times."""
 
-def gptq(hessian: Array, grid: Grid, block: int) -> Choose:
+
+def gptq(curvature: Curvature, grid: Grid, block: int) -> Choose:
     """Return what quantizes rows so that their outputs on data lose little: GPTQ.
 
     E. Frantar, S. Ashkboos, T. Hoefler and D. Alistarh, "GPTQ: Accurate Post-Training Quantization
@@ -33,52 +35,24 @@ def gptq(hessian: Array, grid: Grid, block: int) -> Choose:
     less on the data is rounded so.
 
     Args:
-        hessian: float [K, K], ``X · Xᵀ``.
+        curvature: of what the rows are multiplied with.
         grid: the integers.
         block: elements that share a scale.
     """
-    size = len(hessian)
-    diagonal = np.diag(hessian).copy()
-    factor, order = _inverse_factor(hessian, diagonal)
-    # Without damping, descent would fit chance correlations with a channel of large activations.
-    damped = np.asarray(hessian + DAMPING * diagonal.mean() * np.eye(size), np.float32)
-    importance = diagonal.astype(np.float32) / np.float32(max(diagonal.mean(), 1e-30))
-    by_error = choice("mse", grid, block, np.maximum(importance, np.float32(1e-6)))
+    by_error = choice("mse", grid, block, curvature.importance)
     nearest = choice("rtn", grid, block)
 
     def choose(rows: Array, start: int) -> tuple[Array, Array, Array]:
-        if start or rows.shape[1] != size:
+        if start or rows.shape[1] != curvature.size:
             raise ValueError("GPTQ needs all elements of a row")
         found = [by_error(rows, 0), nearest(rows, 0)]
         _, scale, zero = found[0]
-        integers = _compensated(rows, scale, zero, grid, block, factor, order)
-        integers, scale = descend(rows, integers, scale, grid, block, zero, damped)
+        integers = _compensated(rows, scale, zero, grid, block, curvature.factor, curvature.order)
+        integers, scale = descend(rows, integers, scale, grid, block, zero, curvature.damped)
         found.insert(0, (integers, scale, zero))
-        return _best(rows, found, grid, block, damped)
+        return _best(rows, found, grid, block, curvature.damped)
 
     return choose
-
-
-def _inverse_factor(hessian: Array, diagonal: Array) -> tuple[Array, Array]:
-    """Return the upper Cholesky factor of the inverse of the damped Hessian, and its order."""
-    damped = hessian.copy()
-    dead = diagonal == 0
-    mean = float(diagonal.mean()) or 1.0
-    place = np.arange(len(damped))
-    damped[place, place] += np.where(dead, mean, 0.0) + DAMPING * mean
-    order = np.argsort(-diagonal, kind="stable")
-    damped = damped[np.ix_(order, order)]
-    for _ in range(8):
-        try:
-            # With rows and columns reversed, a lower factor becomes an upper one.
-            lower = np.linalg.cholesky(damped[::-1, ::-1])
-        except np.linalg.LinAlgError:
-            damped[place, place] += 10 * DAMPING * mean
-            continue
-        upper = lower[::-1, ::-1]
-        inverse = np.linalg.inv(upper)
-        return np.triu(inverse).astype(np.float32), order
-    raise ValueError("the Hessian cannot be factored")
 
 
 def _compensated(
@@ -94,20 +68,23 @@ def _compensated(
     weights = np.ascontiguousarray(rows[:, order].T)
     integers = np.empty_like(weights)
     groups = order // block
+    scales, zeros = np.ascontiguousarray(scale.T), np.ascontiguousarray(zero.T)
     size = len(weights)
     for first in range(0, size, COLUMNS):
         last = min(first + COLUMNS, size)
         errors = np.empty((last - first, weights.shape[1]), np.float32)
-        for column in range(first, last):
-            now = weights[column]
-            s, z = scale[:, groups[column]], zero[:, groups[column]]
-            found = grid.quantize(now[:, None], s, z)[:, 0]
-            integers[column] = found
-            rounded = grid.dequantize(found[:, None], s, z)[:, 0]
-            error = (now - rounded) / factor[column, column]
-            errors[column - first] = error
-            if column + 1 < last:
-                weights[column + 1 : last] -= factor[column, column + 1 : last, None] * error
+        for near in range(first, last, NEAR):
+            end = min(near + NEAR, last)
+            for column in range(near, end):
+                now, group = weights[column], groups[column]
+                found = grid.quantize(now[:, None], scales[group], zeros[group])
+                integers[column] = found[:, 0]
+                rounded = grid.dequantize(found, scales[group], zeros[group])[:, 0]
+                error = np.subtract(now, rounded, out=errors[column - first])
+                error /= factor[column, column]
+                weights[column + 1 : end] -= factor[column, column + 1 : end, None] * error
+            found = errors[near - first : end - first]
+            weights[end:last] -= factor[near:end, end:last].T @ found
         if last < size:
             weights[last:] -= factor[first:last, last:].T @ errors
     result = np.empty_like(rows)
