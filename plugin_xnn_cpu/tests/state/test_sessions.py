@@ -226,6 +226,22 @@ def test_what_does_not_fit_leaves_the_state_as_it_was():
         )
 
 
+def test_some_caches_alone_and_closed_programs():
+    program = compile_model(decoder())
+    session = program.session()
+    run_all(session, range(2))
+    values = session.values()
+    with pytest.raises(DataError, match="'past_v' is missing"):
+        session.restore({"past_k": values["past_k"]})
+    with pytest.raises(UsageError, match="no method 'other'"):
+        session.run(feeds_of("added", 1, 2, 0), "other")
+    program.close()
+    for method in ("main", "other"):
+        with pytest.raises(UsageError, match="closed"):
+            session.run(feeds_of("added", 1, 2, 0), method)
+    session.close()
+
+
 def test_an_inner_value_can_be_asked_for():
     model = decoder()
     with compile_model(model, keep=("o",)) as program, program.session() as session:

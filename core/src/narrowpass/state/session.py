@@ -126,8 +126,8 @@ class Session(Uncopied, abc.ABC):
 
         Raises:
             UsageError: a name that is no state.
-            DataError: an array that is of another dtype or rank than its input, or caches with
-                different numbers of rows.
+            DataError: an array that is of another dtype or rank than its input, caches with
+                different numbers of rows, or some caches alone.
         """
         with self._lock:
             self._check_open()
@@ -144,6 +144,9 @@ class Session(Uncopied, abc.ABC):
             }
             if len(set(grown.values())) > 1 or -1 in grown.values():
                 raise DataError(f"caches have different numbers of rows: {grown}")
+            missing = [s.input for s in self.states if s.axis is not None and s.input not in grown]
+            if grown and missing:
+                raise DataError(f"cache {missing[0]!r} is missing; restore all caches or none")
             self._restore({name: np.array(value, order="C") for name, value in values.items()})
 
     @abc.abstractmethod

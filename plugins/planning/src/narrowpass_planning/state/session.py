@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
+from narrowpass.errors import UsageError
 from narrowpass.runtime.requests import choose_method, choose_outputs
 from narrowpass.state.plain import check_value, dtype_of, initial, states_of
 from narrowpass.state.session import Runner, Session
@@ -78,9 +79,11 @@ class AppendingSession(Session):
         return 0 if self._buffers is None else self._buffers.room
 
     def _run(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Outputs:
-        program = self._program
-        name, _ = choose_method(dict.fromkeys(program.methods), method)
-        appending = self._methods.get(name)
+        name, appending = method, self._methods.get(method)
+        if appending is None:
+            self._program.signature(method)  # the program is open, and has the method
+            name, _ = choose_method(dict.fromkeys(self._program.methods), method)
+            appending = self._methods.get(name)
         if appending is None:
             return self._run_other(feeds, name, outputs)
         if outputs is not None:
@@ -97,7 +100,7 @@ class AppendingSession(Session):
     def _run_token(self, appending: AppendingMethod, feeds: Feeds) -> Outputs | None:
         """Run the prepared run; None where these feeds need another one."""
         token, buffers = appending.token, self._buffers
-        if token is None or buffers is None or buffers.users > 1:
+        if token is None or buffers is None or buffers.users > 1 or type(feeds) is not dict:
             return None
         self._rows[0] = self._length
         given = {**feeds, **self._fixed_of(appending), LENGTH: self._rows}
@@ -168,8 +171,16 @@ class AppendingSession(Session):
             buffers = self._buffers = Buffers(caches, room, self._program.extra_bytes)
         with self._program.forking:
             if buffers.room < room or buffers.users > 1:
+                own = buffers.copy(self._length, max(room, buffers.room))
+                # Not before: a session that is alone may write.
                 buffers.users -= 1
-                buffers = self._buffers = buffers.copy(self._length, max(room, buffers.room))
+                buffers = self._buffers = own
+        for each in appending.caches:
+            if each not in buffers.arrays:
+                raise UsageError(
+                    f"state {each!r} has no rows, where others have {self._length}; run a method "
+                    "that begins all of them, or restore all"
+                )
         return buffers
 
     def _run_other(self, feeds: Feeds, name: str, outputs: Sequence[str] | None) -> Outputs:
