@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import UsageError
 from narrowpass.runtime.arrays import Feeds, Outputs
-from narrowpass.state.plain import PlainSession
 from narrowpass_ir.arguments import Uncopied, kind_of
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ class Program(Uncopied, abc.ABC):
         Raises:
             UsageError: the bundle has no state, or the program is closed.
         """
+        from narrowpass.state.plain import PlainSession  # entry modules must not import numpy
+
         self.check_states()
         return PlainSession(self, self.states)
 
