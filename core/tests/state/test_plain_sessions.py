@@ -147,3 +147,28 @@ def test_a_prefill_starts_anew():
         assert session.run(rows(1.0, 2.0), "prefill")["y"][0, 0] == 3.0
         assert session.run(rows(4.0), "decode")["y"][0, 0] == 7.0
         assert session.length == 3
+
+
+def test_methods_with_hidden_states_alone_keep_the_caches():
+    main = parser.parse_model(GROWING)
+    up = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,2] h) => (float[1,2] hn) { hn = Neg(h) }"""
+    )
+    program = narrowpass.load(narrowpass.build({"main": main, "up": up}, ""))
+    session = program.session()
+    session.run(rows(1.0, 2.0))
+    session.run({}, "up")
+    assert session.length == 2
+    session.restore(session.values() | {"h": np.ones((1, 2), np.float32)})
+    assert session.run({}, "up", outputs=["hn"])["hn"][0, 0] == -1.0
+    assert session.run(rows(4.0))["y"][0, 0] == 7.0
+
+
+def test_one_array_is_no_state(tmp_path):
+    session = program_of(GROWING).session()
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with pytest.raises(DataError, match="is no state"):
+        session.load(tmp_path / "one.npy")
+    with pytest.raises(DataError, match="feeds are a mapping"):
+        session.run([1])

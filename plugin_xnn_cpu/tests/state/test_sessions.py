@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
 
 import numpy as np
 import onnx
@@ -311,3 +313,127 @@ def test_lengths_out_of_range_are_refused_in_c(length):
         given = {**feeds, "narrowpass.length": np.array([length if length != 250 else 256])}
         with pytest.raises(BackendError, match="index"):
             token.run(given, session._buffers, total, program.threads())
+
+
+def test_a_run_of_other_outputs_binds_other_caches():
+    """The prepared run of one session must not write to the caches of another one."""
+    with compile_model(decoder("none")) as program:
+        first, second = program.session(), program.session()
+        wanted = Reference(decoder("none"))
+        for seed in range(4):
+            feeds = feeds_of("none", 1, seed, seed)
+            first.run(feeds)
+            wanted.run(feeds)
+        for seed in range(6):
+            second.run(feeds_of("none", 1, seed, 50 + seed), outputs=["y"])
+        before = second.values()
+        feeds = feeds_of("none", 1, 4, 4)
+        assert_close(first.run(feeds)["y"], wanted.run(feeds))
+        for name, value in second.values().items():
+            np.testing.assert_array_equal(value, before[name])
+
+
+def test_masks_of_one_row_and_of_several():
+    """A mask of one row is broadcast; one of a row for each query is not."""
+    text = TEXT.replace("MASKED", ADDED[1]).replace("MASK", "float[M, T] mask")
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(decoder().graph.initializer[-4:])
+    reference = Reference(model)
+    with compile_model(model) as program, program.session() as session:
+        for step, rows in enumerate((1, 1, 3, 3, 1, 3)):
+            feeds = feeds_of("added", 3, session.length, step)
+            feeds["mask"] = feeds["mask"][-rows:]
+            assert_close(session.run(feeds)["y"], reference.run(feeds))
+
+
+def test_computed_masks_are_checked_in_each_run():
+    with compile_model(decoder("computed")) as program, program.session() as session:
+        session.run(feeds_of("computed", 3, 0, 0))
+        session.run(feeds_of("computed", 1, 3, 1))
+        with pytest.raises(BackendError, match="4 columns, and caches 5 rows"):
+            session.run(feeds_of("computed", 1, 3, 2))
+        assert session.length == 4
+
+
+def test_a_state_that_is_asked_for_is_a_copy():
+    with compile_model(decoder()) as program, program.session() as session:
+        run_all(session, range(2))
+        found = session.run(feeds_of("added", 1, 2, 2), outputs=["present_k", "y"])
+        assert [*found] == ["present_k", "y"]
+        kept = session.values()["past_k"]
+        np.testing.assert_array_equal(found["present_k"], kept)
+        found["present_k"][:] = 7
+        np.testing.assert_array_equal(session.values()["past_k"], kept)
+
+
+def test_memory_that_runs_out_leaves_the_state(monkeypatch):
+    with compile_model(decoder()) as program, program.session() as session:
+        run_all(session, range(3))
+        before = session.values()
+
+        def full(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr("narrowpass_planning.state.buffers.allocate_bytes", full)
+        with pytest.raises(MemoryError):
+            session.restore(before)
+        monkeypatch.undo()
+        for name, value in session.values().items():
+            np.testing.assert_array_equal(value, before[name])
+        wanted = run_all(program.session(), range(5))
+        np.testing.assert_array_equal(run_all(session, range(3, 5)), wanted[3:])
+
+
+def test_a_batch_of_another_size_begins_anew():
+    with compile_model(decoder()) as program, program.session() as session:
+        wide = {**feeds_of("added", 1, 0, 0), "mask": np.zeros((1, 9), np.float32)}
+        with pytest.raises(BackendError):
+            session.run(wide)
+        for batch in (3, 2):
+            feeds = feeds_of("added", 2, 0, 0, batch)
+            assert_close(session.run(feeds)["y"], Reference(decoder(), batch).run(feeds))
+            session.rewind(2)
+
+
+def test_closed_sessions_and_forks_that_are_gone_free_their_buffers():
+    with compile_model(decoder()) as program:
+        session = program.session()
+        run_all(session, range(3))
+        fork = session.fork()
+        buffers = weakref.ref(session._buffers)
+        assert len(buffers().users) == 2
+        del fork
+        gc.collect()
+        run_all(session, range(3, 4))
+        assert session._buffers is buffers()  # nothing was copied
+        session.close()
+        gc.collect()
+        assert buffers() is None
+
+
+def test_caches_of_float16_are_fed_instead():
+    """They are upcast on the way, so that rows cannot be appended to them."""
+    text = text_of("added").replace("float[B, 2, P, 6] past", "float16[B, 2, P, 6] past")
+    text = text.replace("float[B, 2, T, 6] present", "float16[B, 2, T, 6] present")
+    text = text.replace("(past_k, k2)", "(past_k, k2h)").replace("(past_v, v2)", "(past_v, v2h)")
+    text = text.replace("k = Concat", "k2h = Cast <to = 10> (k2) kc = Concat")
+    text = text.replace("v = Concat", "v2h = Cast <to = 10> (v2) vc = Concat")
+    text = text.replace(
+        "present_k = Identity(k)", "present_k = Identity(kc) k = Cast <to = 1> (kc)"
+    )
+    text = text.replace(
+        "present_v = Identity(v)", "present_v = Identity(vc) v = Cast <to = 1> (vc)"
+    )
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(decoder().graph.initializer[-4:])
+    reference = Reference(model)
+    reference.caches = [cache.astype(np.float16) for cache in reference.caches]
+    with compile_model(model) as program:
+        session = program.session()
+        assert isinstance(session, PlainSession)
+        assert "float16" in session.reason
+        for step, rows in enumerate((4, 1, 1)):
+            feeds = feeds_of("added", rows, session.length, step)
+            found, wanted = session.run(feeds)["y"], reference.run(feeds)
+            # Caches are rounded to 11 bits; both round the same float32 within some 1e-6.
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())

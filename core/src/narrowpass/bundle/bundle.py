@@ -15,7 +15,7 @@ from narrowpass.bundle import _load, _save, publish
 from narrowpass.bundle._plan import Plan, create_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, StateInfo
 from narrowpass.bundle.report import Report
-from narrowpass.errors import NarrowpassError, UsageError
+from narrowpass.errors import BundleError, NarrowpassError, UsageError
 from narrowpass.framework.garbage import pause_collection
 from narrowpass.state.finding import check_states, find_states
 from narrowpass.state.state import State
@@ -116,12 +116,17 @@ class Bundle(Uncopied):
         """
         with pause_collection():
             loaded = _load.load(path)
+        states = [State(s.input, s.output, s.axis) for s in loaded.manifest.states]
+        try:
+            check_states(states, loaded.methods)
+        except UsageError as error:
+            raise BundleError(f"{os.fspath(path)}: {MANIFEST}: {error}") from error
         bundle = cls(
             loaded.methods,
             pipeline=loaded.manifest.pipeline,
             plugins=loaded.manifest.plugins,
             reports=loaded.reports,
-            states=[State(s.input, s.output, s.axis) for s in loaded.manifest.states],
+            states=states,
         )
         bundle.manifest = loaded.manifest
         bundle.__dict__["_plan"] = loaded.plan

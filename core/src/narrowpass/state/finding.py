@@ -34,7 +34,7 @@ _LAST = re.compile(
 
 
 def find_states(models: Mapping[str, ir.Model]) -> tuple[State, ...]:
-    """Return the states of the methods of a bundle, in the order of the inputs.
+    """Return the states of the methods of a bundle, in the order of the outputs.
 
     A method that has the output of a state and not its input, as a prefill, begins it.
 

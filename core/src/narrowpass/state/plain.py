@@ -60,19 +60,14 @@ class PlainSession(Session):
         if not given:
             self._kept = {}
         self._kept.update(new)
-        return {name: results[name] for name in wanted}
+        states = {state.output for state in updated}
+        return {n: results[n].copy() if n in states else results[n] for n in wanted}
 
     def _values(self) -> Mapping[str, Array]:
         return self._kept
 
     def _restore(self, values: Mapping[str, Array]) -> None:
-        specs = {
-            spec.name: spec
-            for method in self._program.methods
-            for spec in self._program.inputs(method)
-        }
-        for name, value in values.items():
-            check_value(specs[name], value)
+        check_values(self._program, values)
         self._kept = dict(values)
 
     def _rewind(self, rows: int) -> None:
@@ -139,7 +134,21 @@ def dtype_of(spec: ValueSpec) -> np.dtype[Any]:
         raise BackendError(f"state {spec.name!r} is no tensor: {spec.dtype}") from error
 
 
-def check_value(spec: ValueSpec, value: Array) -> None:
+def check_values(program: Runner, values: Mapping[str, Array]) -> None:
+    """Check arrays against the inputs of their states.
+
+    Raises:
+        UsageError: the program is closed.
+        DataError: one has another dtype, rank or size.
+    """
+    specs = {spec.name: spec for each in program.methods for spec in program.inputs(each)}
+    if values and not specs:
+        raise UsageError("the program is closed; compile the bundle again to run it")
+    for name, value in values.items():
+        _check_value(specs[name], value)
+
+
+def _check_value(spec: ValueSpec, value: Array) -> None:
     """Check an array against the input of its state.
 
     Raises:

@@ -7,6 +7,7 @@ import io
 import os
 import threading
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass_ir.arguments import Uncopied, count_of, path_of
+from narrowpass_ir.arguments import Uncopied, count_of, kind_of, path_of
 from narrowpass_ir.files import replacing_file
 
 if TYPE_CHECKING:
@@ -95,13 +96,16 @@ class Session(Uncopied, abc.ABC):
         """
         with self._lock:
             self._check_open()
-            if isinstance(feeds, Mapping):
-                for state in self.states:
-                    if state.input in feeds:
-                        raise UsageError(
-                            f"input {state.input!r} is state, which the session feeds; leave it "
-                            "out, or call restore"
-                        )
+            if not isinstance(feeds, Mapping):
+                raise DataError(
+                    f"feeds are a mapping of input names to arrays, not {kind_of(feeds)}"
+                )
+            for state in self.states:
+                if state.input in feeds:
+                    raise UsageError(
+                        f"input {state.input!r} is state, which the session feeds; leave it out, "
+                        "or call restore"
+                    )
             return self._run(feeds, method, outputs)
 
     @abc.abstractmethod
@@ -223,9 +227,15 @@ class Session(Uncopied, abc.ABC):
         except OSError as error:
             raise UsageError(f"{text}: cannot be read: {error.strerror}") from error
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            file = np.load(io.BytesIO(data), allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it is one array")
+            with file:
                 values = {name.removeprefix("state."): file[name] for name in file.files}
-        except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        except (
+            *(ValueError, OSError, EOFError, KeyError, NotImplementedError, RuntimeError),
+            *(zipfile.BadZipFile, zlib.error),
+        ) as error:
             raise DataError(f"{text}: is no state that Session.save wrote: {error}") from error
         self.restore(values)
 

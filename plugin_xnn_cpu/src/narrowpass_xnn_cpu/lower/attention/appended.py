@@ -190,10 +190,13 @@ def check_readers(partition: LoweredPartition) -> None:
 
 
 def _check(op: Op, facts: Facts) -> str | None:
-    reason = check_dtype(op.required(0), facts, ir.DataType.FLOAT)
-    if reason is None and any(facts.dtype(v) != ir.DataType.FLOAT for v in op.inputs[:2] if v):
-        reason = "its rows are not float32"
-    return reason
+    for value in (op.required(0), op.required(1)):
+        if reason := check_dtype(value, facts, ir.DataType.FLOAT):
+            return reason
+        dtype = facts.dtype(value)
+        if dtype is not None and dtype != ir.DataType.FLOAT:
+            return f"{value.name!r} is {dtype.name.lower()}; rows are appended to float32 caches"
+    return None
 
 
 def _append(op: Op, builder: Builder) -> None:

@@ -96,6 +96,11 @@ class Partition:
         needed = [name for name in (*read, *fixed) if name and name not in computed]
         self._needed = tuple(dict.fromkeys(needed))
         self._readers = self._find_readers()
+        self._masked: dict[Slot, list[int]] = {}
+        for index, item in enumerate(self.items):
+            if isinstance(item, Step):
+                for number in item.elastic:
+                    self._masked.setdefault(item.inputs[number], []).append(index)
         self._runs: dict[Step, tuple[object, Run]] = {}
         self._signature: object = None
         self._values: list[Array | None] = [None for _ in self._needed]
@@ -259,6 +264,9 @@ class Partition:
             changed[slot] = shape
             for at in self._places.get(slot, ()):
                 shapes.shapes[at.name] = at.logical(shape)
+            if shape[:-1] != bound.shapes[slot][:-1]:
+                for index in self._masked.get(slot, ()):  # more than its columns has changed
+                    heapq.heappush(due, index)
             for index in self._readers.get(slot, ()):
                 heapq.heappush(due, index)
 

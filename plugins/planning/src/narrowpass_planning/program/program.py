@@ -419,11 +419,14 @@ class PlannedProgram(Program):
                 append_in_place(prepared, grown)
                 context = self._context(session, contents, name)
                 method = self._compile(name, prepared, context)
-                if not method.decided:
-                    _forget_weights(prepared)
+                if method.decided:
+                    raise AppendError(f"branches of method {name!r} depend on shapes")
+                _forget_weights(prepared)
                 fixed = [state for state in updated if state.axis is None]
                 found[name] = AppendingMethod(method, checker, taken, fixed)
             self._packed.append(session)
+        if len({frozenset(method.caches) for method in found.values()}) > 1:
+            raise AppendError("its methods append to different caches")
         return found
 
     @property

@@ -21,6 +21,7 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Source
+from narrowpass_planning.state.appending import DOMAIN, AppendError
 from narrowpass_planning.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
@@ -38,6 +39,9 @@ def compile_units(
             compiled.append(context.lowering.lower(source))
             number += 1
             continue
+        for entry in unit.ops:
+            if entry.op.nodes and entry.op.nodes[0].domain == DOMAIN:
+                raise AppendError(f"{entry.op.output.name!r} is not appended to: {entry.reason}")
         items = [
             shape_node(entry.op, facts, model)
             if entry.target is Target.SHAPES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,13 +52,14 @@ class Buffers:
     Attributes:
         arrays: by the state's input.
         room: rows that they have room for.
-        users: sessions that read them; one that appends rows is alone.
+        users: sessions that read them; one that appends rows is alone. Those that are gone do not
+            count.
     """
 
     def __init__(self, caches: Mapping[str, Cache], room: int, extra_bytes: int) -> None:
         self.caches = dict(caches)
         self.room = max(LEAST_ROWS, 1 << (room - 1).bit_length() if room > 1 else 1)
-        self.users = 1
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()
         self._extra = extra_bytes
         self.arrays = {name: self._allocate(cache) for name, cache in self.caches.items()}
 
@@ -74,6 +76,12 @@ class Buffers:
         other = Buffers(self.caches, room, self._extra)
         other.fill({name: self.rows(name, rows) for name in self.arrays}, rows)
         return other
+
+    def fit(self, caches: Mapping[str, Cache]) -> bool:
+        """Return whether they are for caches of these shapes, but for the rows."""
+        return {name: cache.with_rows(0) for name, cache in caches.items()} == {
+            name: cache.with_rows(0) for name, cache in self.caches.items()
+        }
 
     def rows(self, name: str, rows: int) -> Array:
         """Return a view of the first rows of a cache."""

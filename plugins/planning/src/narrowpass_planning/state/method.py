@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,12 +63,12 @@ class Token:
         rows: int,
     ) -> None:
         self._partition, self._bound, self._version = partition, bound, bound.version
-        self._buffers, self._copied, self.rows = buffers, copied, rows
-        elastic, binds = partition.elastic, dict(bound.fed)
+        # The tape has addresses only: a session that is gone, or reset, frees its buffers.
+        self._buffers, self._copied, self.rows = weakref.ref(buffers), copied, rows
+        binds = dict(bound.fed)
         self._feeds = []
         for name, array in feeds.items():
-            slot = partition.inputs.get(name)
-            grows = slot is not None and slot in elastic and not partition.reads_shape_of(slot)
+            grows = _is_mask(partition, name)
             shape = array.shape[:-1] if grows else array.shape
             self._feeds.append(_Fed(name, array.dtype, shape, grows, binds.get(name, ())))
 
@@ -87,7 +88,7 @@ class Token:
             the columns of masks, differs from the last run.
         """
         bound = self._bound
-        if buffers is not self._buffers or total > buffers.room or len(feeds) != len(self._feeds):
+        if buffers is not self._buffers() or total > buffers.room or len(feeds) != len(self._feeds):
             return None
         if self._partition.bound is not bound or bound.version != self._version:
             return None
@@ -106,6 +107,12 @@ class Token:
             if fed.binds:
                 given.append((fed.binds, array))
         return bound.run_again(given, self._copied, pool)
+
+
+def _is_mask(partition: Partition, name: str) -> bool:
+    """Return whether an input has a column for each row, and changes nothing else by its shape."""
+    slot = partition.inputs.get(name)
+    return slot is not None and slot in partition.elastic and not partition.reads_shape_of(slot)
 
 
 class AppendingMethod:
@@ -161,5 +168,8 @@ class AppendingMethod:
         copied = None if bound is None else bound.copied()
         if bound is None or copied is None or set(self.method.outputs) != set(partition.outputs):
             return
+        masks = {slot for name, slot in partition.inputs.items() if _is_mask(partition, name)}
+        if partition.elastic - masks:
+            return  # a mask that is computed has other columns in each run
         rows = partition.appended_rows()
         self.token = Token(partition, bound, buffers, feeds, copied, rows)

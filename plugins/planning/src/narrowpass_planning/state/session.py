@@ -10,7 +10,7 @@ import numpy as np
 
 from narrowpass.errors import UsageError
 from narrowpass.runtime.requests import choose_method, choose_outputs
-from narrowpass.state.plain import check_value, dtype_of, initial, states_of
+from narrowpass.state.plain import check_values, dtype_of, initial, states_of
 from narrowpass.state.session import Runner, Session
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.appending import LENGTH, CacheFullError
@@ -86,21 +86,48 @@ class AppendingSession(Session):
             appending = self._methods.get(name)
         if appending is None:
             return self._run_other(feeds, name, outputs)
-        if outputs is not None:
-            compiled = appending.method
-            choose_outputs(name, outputs, appending.outputs, compiled.types, compiled.known)
+        inner, present = self._split(appending, name, outputs)
         with appending.method.workspace.entered():
             results = self._run_token(appending, feeds) if outputs is None else None
             if results is None:
-                results = self._run_anew(appending, name, feeds, outputs)
+                results = self._run_anew(appending, name, feeds, inner)
             for state in appending.updated:
-                self._fixed[state.input] = results.pop(state.output)
-        return results
+                self._fixed[state.input] = value = results.pop(state.output)
+                if outputs is not None and state.output in outputs:
+                    results[state.output] = value.copy()
+        if outputs is None:
+            return results
+        buffers = self._buffers
+        for output, cache in present.items():
+            if buffers is not None:
+                results[output] = buffers.rows(cache, self._length).copy()
+        return {each: results[each] for each in outputs}
+
+    def _split(
+        self, appending: AppendingMethod, name: str, outputs: Sequence[str] | None
+    ) -> tuple[list[str] | None, dict[str, str]]:
+        """Return the values to ask the method for, and the caches by the names of their outputs.
+
+        Raises:
+            UsageError: a value that it does not have, or that was not kept.
+        """
+        if outputs is None:
+            return None, {}
+        present = {
+            state.output: state.input for state in appending.states if state.axis is not None
+        }
+        compiled, known = appending.method, {*appending.method.known, *present}
+        readable = {*compiled.types, *present}
+        asked = choose_outputs(name, outputs, (*appending.outputs, *present), readable, known)
+        states = {state.output for state in appending.updated} | present.keys()
+        return [each for each in asked if each not in states], {
+            each: present[each] for each in asked if each in present
+        }
 
     def _run_token(self, appending: AppendingMethod, feeds: Feeds) -> Outputs | None:
         """Run the prepared run; None where these feeds need another one."""
         token, buffers = appending.token, self._buffers
-        if token is None or buffers is None or buffers.users > 1 or type(feeds) is not dict:
+        if token is None or buffers is None or len(buffers.users) > 1 or type(feeds) is not dict:
             return None
         self._rows[0] = self._length
         given = {**feeds, **self._fixed_of(appending), LENGTH: self._rows}
@@ -134,6 +161,7 @@ class AppendingSession(Session):
                 checked[state.input] = (
                     initial(spec, state, signature, feeds) if kept is None else kept
                 )
+        appending.token = None  # this run binds other caches
         wanted = list(appending.outputs if outputs is None else outputs)
         wanted += [state.output for state in appending.updated]
         room = self._length + 1
@@ -159,7 +187,7 @@ class AppendingSession(Session):
     ) -> Buffers:
         """Return buffers with room for so many rows, which no other session reads."""
         buffers = self._buffers
-        if buffers is None:
+        if buffers is None or not self._length:
             signature = self._program.signature(name)
             caches = {
                 state.input: Cache(
@@ -168,13 +196,13 @@ class AppendingSession(Session):
                 for state, spec in states_of(signature, appending.states)[0]
                 if state.axis is not None
             }
-            buffers = self._buffers = Buffers(caches, room, self._program.extra_bytes)
+            if buffers is None or not buffers.fit(caches):
+                buffers = self._take(Buffers(caches, room, self._program.extra_bytes))
         with self._program.forking:
-            if buffers.room < room or buffers.users > 1:
+            if buffers.room < room or len(buffers.users) > 1:
                 own = buffers.copy(self._length, max(room, buffers.room))
                 # Not before: a session that is alone may write.
-                buffers.users -= 1
-                buffers = self._buffers = own
+                buffers = self._take(own)
         for each in appending.caches:
             if each not in buffers.arrays:
                 raise UsageError(
@@ -198,8 +226,11 @@ class AppendingSession(Session):
         whole = outputs is None and set(asked) == set(every)
         results = self._program.run(fed, name, outputs=None if whole else asked)
         if updated:
-            values = {state.input: results[state.output] for state in updated}
-            self._restore(values if not given else {**self._fixed, **values})
+            values = {state.input: results[state.output].copy() for state in updated}
+            if given and all(state.axis is None for state in updated):
+                self._fixed.update(values)
+            else:
+                self._restore(values if not given else {**self._fixed, **values})
         return {each: results[each] for each in wanted}
 
     def _values(self) -> Mapping[str, Array]:
@@ -210,23 +241,20 @@ class AppendingSession(Session):
         return {**self._fixed, **grown}
 
     def _restore(self, values: Mapping[str, Array]) -> None:
-        specs = {
-            spec.name: spec
-            for method in self._program.methods
-            for spec in self._program.inputs(method)
-        }
-        for name, value in values.items():
-            check_value(specs[name], value)
+        check_values(self._program, values)
         rows = rows_of(self.states, values)
         caches = {
             state.input: Cache(state, values[state.input].shape, values[state.input].dtype)
             for state in self.states
             if state.axis is not None and state.input in values
         }
+        buffers = None
+        if rows:  # what may fail comes first
+            buffers = Buffers(caches, rows + 1, self._program.extra_bytes)
+            buffers.fill({name: values[name] for name in caches}, rows)
         self._release()
-        if rows:
-            self._buffers = Buffers(caches, rows + 1, self._program.extra_bytes)
-            self._buffers.fill({name: values[name] for name in caches}, rows)
+        if buffers is not None:
+            self._take(buffers)
         self._fixed = {name: value for name, value in values.items() if name not in caches}
         self._length = rows
 
@@ -234,7 +262,15 @@ class AppendingSession(Session):
         buffers, self._buffers = self._buffers, None
         if buffers is not None:
             with self._program.forking:
-                buffers.users -= 1
+                buffers.users.discard(self)
+
+    def _take(self, buffers: Buffers) -> Buffers:
+        """Read and write other buffers from now on."""
+        self._release()
+        with self._program.forking:
+            buffers.users.add(self)
+        self._buffers = buffers
+        return buffers
 
     def _rewind(self, rows: int) -> None:
         self._length -= rows
@@ -246,7 +282,6 @@ class AppendingSession(Session):
 
     def _share(self, buffers: Buffers | None, fixed: Mapping[str, Array], length: int) -> None:
         """Take the state of another session; which of the two appends first copies the buffers."""
-        with self._program.forking:
-            if buffers is not None:
-                buffers.users += 1
-        self._buffers, self._fixed, self._length = buffers, dict(fixed), length
+        if buffers is not None:
+            self._take(buffers)
+        self._fixed, self._length = dict(fixed), length
