@@ -41,8 +41,8 @@ if TYPE_CHECKING:
         Reject,
     )
     from narrowpass.state.session import Session
-    from narrowpass.state.state import State
     from narrowpass_ir.io import load_model, save_model
+    from narrowpass_ir.state import State
 
 _HOME = {
     "narrowpass.runtime.backend": (
@@ -76,7 +76,7 @@ _HOME = {
     "narrowpass.framework.pipeline": ("Pipeline",),
     "narrowpass.framework.reports": ("ReportWriter",),
     "narrowpass.state.session": ("Session",),
-    "narrowpass.state.state": ("State",),
+    "narrowpass_ir.state": ("State",),
     "narrowpass.framework.plugins": (
         "PluginInfo",
         "Plugins",

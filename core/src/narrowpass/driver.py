@@ -21,9 +21,9 @@ from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.pipeline import Pipeline, PipelineLike
 from narrowpass.framework.plugins import Plugins, Registry, installed_plugins
 from narrowpass.runtime.backend import CompileOptions, Program, compile_bundle, verify_structure
-from narrowpass.state.state import State
 from narrowpass_ir.arguments import flag_of, instance_of, kind_of, names_of, path_of
 from narrowpass_ir.io import MappedTensor, load_model, load_proto, save_model
+from narrowpass_ir.state import State
 
 if TYPE_CHECKING:
     from narrowpass.framework.passes import Pass, PassResult

@@ -26,6 +26,7 @@ PUBLIC_MODULES = (
     "narrowpass.framework.pipeline",
     "narrowpass.framework.plugins",
     "narrowpass.public",
+    "narrowpass.runtime.arrays",
     "narrowpass.runtime.backend",
     "narrowpass.runtime.feeds",
     "narrowpass.runtime.meters",
@@ -34,6 +35,5 @@ PUBLIC_MODULES = (
     "narrowpass.runtime.requests",
     "narrowpass.state.plain",
     "narrowpass.state.session",
-    "narrowpass.state.state",
 )
 """Dotted names, sorted."""

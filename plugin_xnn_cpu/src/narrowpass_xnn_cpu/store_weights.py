@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
+from narrowpass_ir.errors import UpgradeError
 from narrowpass_ir.io import ConvertedTensor, rounding
 from narrowpass_ir.subgraphs import nested_graphs
 from narrowpass_ir.upgrading import upgrade
@@ -119,7 +120,7 @@ class StoreWeights(Pass):
         reason = f"Cast knows {self.dtype} from operator set {least} on; the model has {before}"
         try:
             upgraded, changed = upgrade(model, least)
-        except PassError as error:
+        except UpgradeError as error:
             raise PassError(f"{reason}: {error}") from error
         ctx.observer.log.info("store-weights: operator set %d becomes %d", before, least)
         ctx.decisions.extend(

@@ -8,12 +8,13 @@ from __future__ import annotations
 import gc
 
 import numpy as np
-import onnxruntime
 import pytest
 from cache_kit import compiled, saved, weights
 from few_bits_kit import BITS, OFFSETS, bound, initializer, rows_of
 from onnx import TensorProto, helper
 from xnn_kit import compile_model
+
+onnxruntime = pytest.importorskip("onnxruntime")  # conftest.py stops CI without it
 
 RNG = np.random.default_rng(37)
 COLUMNS = 96

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from narrowpass.runtime.meters import Meter
     from narrowpass.state.session import Session
-    from narrowpass.state.state import State
+    from narrowpass_ir.state import State
     from narrowpass_ir.verify import Signature, ValueSpec
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from narrowpass.errors import UsageError
-from narrowpass.state.state import State
+from narrowpass_ir.state import State
 
 _ATTENTION = {
     ("", "Attention"): ((4, 1), (5, 2)),

@@ -13,7 +13,7 @@ from narrowpass.state.session import Runner, Session
 
 if TYPE_CHECKING:
     from narrowpass.runtime.arrays import Feeds, Outputs
-    from narrowpass.state.state import State
+    from narrowpass_ir.state import State
     from narrowpass_ir.verify import Signature, ValueSpec
 
 Array = np.ndarray[Any, Any]

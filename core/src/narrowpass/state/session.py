@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from narrowpass.runtime.arrays import Feeds, Outputs
-    from narrowpass.state.state import State
+    from narrowpass_ir.state import State
     from narrowpass_ir.verify import Signature, ValueSpec
 
 Array = np.ndarray[Any, Any]

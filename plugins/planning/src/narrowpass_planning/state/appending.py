@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass.state.state import State
+from narrowpass_ir.state import State
 
 DOMAIN = "narrowpass.planning"
 APPEND_ROWS = "AppendRows"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from narrowpass.state.state import State
+from narrowpass_ir.state import State
 from narrowpass_planning.memory.allocator import allocate_bytes, check_memory, current_allocator
 from narrowpass_planning.plan.step import Array, Shape
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass.runtime.feeds import FeedChecker
-from narrowpass.state.state import State
+from narrowpass_ir.state import State
 from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition

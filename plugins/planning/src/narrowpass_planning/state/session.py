@@ -19,7 +19,7 @@ from narrowpass_planning.state.method import AppendingMethod
 
 if TYPE_CHECKING:
     from narrowpass.runtime.arrays import Feeds, Outputs
-    from narrowpass.state.state import State
+    from narrowpass_ir.state import State
     from narrowpass_planning.plan.executor import Pool
     from narrowpass_planning.program.method import Method
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from narrowpass.errors import UsageError
+from narrowpass_ir.errors import UsageError
 
 _TEXT = re.compile(r"(?P<input>[^=]+)=(?P<output>[^=@]+)(?:@(?P<axis>\d+))?")
 
