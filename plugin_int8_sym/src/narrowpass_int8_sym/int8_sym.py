@@ -24,6 +24,7 @@ from narrowpass_int8_sym.static import Scheme, StaticQuantizer
 from narrowpass_int8_sym.static.noise import report_noise
 from narrowpass_int8_sym.weight_only import NOT_DYNAMIC, WeightQuantizer
 from narrowpass_int8_sym.weighted_nodes import WEIGHTED_OPERATORS
+from narrowpass_ir.errors import UpgradeError
 from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
@@ -253,7 +254,10 @@ def _upgraded(model: ir.Model, least: int, ctx: Context) -> tuple[ir.Model, bool
     before = model.opset_imports.get("", 1)
     if before >= least:
         return model, False
-    newer, changed = upgrade(model, least)
+    try:
+        newer, changed = upgrade(model, least)
+    except UpgradeError as error:
+        raise PassError(str(error)) from error
     if newer is model:
         return model, False
     ctx.observer.log.info("int8-sym: operator set %d becomes %d", before, least)
