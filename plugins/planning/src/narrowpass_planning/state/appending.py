@@ -15,7 +15,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_ir.state import State
 
-DOMAIN = "narrowpass.planning"
+DOMAIN = "narrowpass.state"
 APPEND_ROWS = "AppendRows"
 """The operator ``AppendRows(cache, new, length)`` with the attribute ``axis``."""
 LENGTH = "narrowpass.length"
