@@ -29,7 +29,7 @@ int32_t np_isa_for(int32_t target);
 /* Whether VBMI is in use, which no level has. */
 bool np_isa_has_vbmi(void);
 
-/* Whether the dot product of ARM's Neon is in use, which no level has. */
+/* Whether Neon's dot product (SDOT) is in use, which no level of x86-64 has. */
 bool np_isa_has_neon_dot(void);
 
 /* Cap the level in use of our kernels; what no level has is not used then. To be called before any

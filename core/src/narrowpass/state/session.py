@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+_DAMAGED = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What numpy and zipfile raise for a file of other contents, or one that is encrypted, compressed
+in an unknown way, or cut off."""
+
 
 class Runner(Protocol):
     """What a session needs of a program: see `narrowpass.Program`."""
@@ -232,10 +236,7 @@ class Session(Uncopied, abc.ABC):
                 raise ValueError("it is one array")
             with file:
                 values = {name.removeprefix("state."): file[name] for name in file.files}
-        except (
-            *(ValueError, OSError, EOFError, KeyError, NotImplementedError, RuntimeError),
-            *(zipfile.BadZipFile, zlib.error),
-        ) as error:
+        except _DAMAGED as error:
             raise DataError(f"{text}: is no state that Session.save wrote: {error}") from error
         self.restore(values)
 

@@ -70,6 +70,7 @@ class JoinedMatMul(Computation):
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
         found = self.matmuls[0].select(op, target)
+        # The name does not depend on what is packed, and nothing is packed at this stage.
         name = f"own {self.kernel_name(op, None)} ({JoinedMatmul.call})"  # type: ignore[arg-type]
         reason = "rows are read and quantized once; threads meet once"
         return Selection(name, f"{found.packing}, each matrix by itself", reason)
