@@ -183,7 +183,8 @@ def check_readers(partition: LoweredPartition) -> None:
             caches.add(op.output)
         elif read and not (isinstance(computation, AppendedAttention) and set(read) <= {1, 2}):
             raise AppendError(
-                f"node {op.name!r} ({computation.mnemonic}) reads a cache, and is no attention"
+                f"node {op.name!r} ({computation.mnemonic}) reads a cache other than as the "
+                "keys or the values of attention, each a cache of its own"
             )
     if not caches.isdisjoint(given):
         raise AppendError("a cache is read outside of its partition")
