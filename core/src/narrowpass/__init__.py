@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Reject,
     )
     from narrowpass.state.session import Session
+    from narrowpass_ir.importing import Imported, Importer
     from narrowpass_ir.io import load_model, save_model
     from narrowpass_ir.state import State
 
@@ -71,6 +72,7 @@ _HOME = {
     "narrowpass.framework.fixed_point": ("FixedPoint",),
     "narrowpass.calibration.histogram": ("Histogram",),
     "narrowpass.framework.instruments": ("Instrument",),
+    "narrowpass_ir.importing": ("Imported", "Importer"),
     "narrowpass_ir.io": ("load_model", "save_model"),
     "narrowpass.framework.passes": ("Pass", "PassResult"),
     "narrowpass.framework.pipeline": ("Pipeline",),
@@ -98,6 +100,8 @@ __all__ = [
     "Decision",
     "FixedPoint",
     "Histogram",
+    "Imported",
+    "Importer",
     "Instrument",
     "NarrowpassError",
     "NodePlan",

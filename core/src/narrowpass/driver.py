@@ -14,14 +14,16 @@ import onnx_ir as ir
 
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
 from narrowpass.calibration.samples import Samples, SamplesLike
-from narrowpass.errors import UsageError
+from narrowpass.errors import ModelError, UsageError
 from narrowpass.framework.config import registry_for
 from narrowpass.framework.context import Context
+from narrowpass.framework.importing import import_models, importer_of, installed_importers
 from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.pipeline import Pipeline, PipelineLike
 from narrowpass.framework.plugins import Plugins, Registry, installed_plugins
 from narrowpass.runtime.backend import CompileOptions, Program, compile_bundle, verify_structure
 from narrowpass_ir.arguments import flag_of, instance_of, kind_of, names_of, path_of
+from narrowpass_ir.importing import Imported
 from narrowpass_ir.io import MappedTensor, load_model, load_proto, save_model
 from narrowpass_ir.state import State
 
@@ -52,7 +54,7 @@ class _Recorder(Instrument):
 
 
 def build(
-    models: Mapping[str, ModelLike] | ModelLike,
+    models: Mapping[str, ModelLike] | ModelLike | Imported,
     pipeline: PipelineLike | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
@@ -68,7 +70,9 @@ def build(
 
     Args:
         models: an ONNX file or a model (of onnx-ir or of onnx) for each method, by the method's
-            name; one alone is method ``main``. Models given as objects are not changed.
+            name; one alone is method ``main``. Models given as objects are not changed. A path of
+            another format is read by the importer that is installed for it, which names the
+            methods; what an importer returned may be given, too.
         pipeline: pipeline text, a pass, or a list of both; None for the target's default.
         out: where the result goes: a name that ends in ``.onnx`` for one ordinary ONNX file (one
             method only), anything else for a bundle folder; None to write nothing. It must not
@@ -99,7 +103,10 @@ def build(
     if progress is not None and not callable(progress):
         raise UsageError(f"`progress` must be a function, not {kind_of(progress)}")
     chosen = choose_pipeline(pipeline, backend, registry)
-    named = models if isinstance(models, Mapping) else {"main": models}
+    if out is not None and not isinstance(models, Imported):
+        check_not_source(out, models.values() if isinstance(models, Mapping) else [models])
+    imported = import_models(models, registry)
+    named: Mapping[str, ModelLike] = imported.methods
     check_method_names(named)
     plain = out is not None and Path(out).suffix == ".onnx"
     if plain and len(named) != 1:
@@ -107,8 +114,6 @@ def build(
             f"{out} can hold one method, not {len(named)} ({', '.join(named)}); "
             "name a folder such as model.narrow for a bundle"
         )
-    if out is not None:
-        check_not_source(out, named.values())
     samples = Samples.of(calibration)
     methods: dict[str, ir.Model] = {}
     recorders: dict[str, _Recorder] = {}
@@ -116,7 +121,7 @@ def build(
         recorders[name] = _Recorder()
         ctx = Context(target=backend, classifiers=registry.classifiers, samples=samples)
         methods[name] = chosen.run(
-            _open(source),
+            _open(source, registry),
             ctx,
             instruments=[recorders[name], *watching],
             verify=verify,
@@ -128,6 +133,7 @@ def build(
         plugins=_versions(chosen, registry),
         reports=_reports(recorders),
         states=None if states is None else [_state(item) for item in states],
+        assets=imported.assets,
     )
     if plain and out is not None:
         save_model(next(iter(methods.values())), out)
@@ -147,9 +153,14 @@ def _state(given: object) -> State:
     return state
 
 
-def _open(source: ModelLike) -> ir.Model:
+def _open(source: ModelLike, registry: Registry) -> ir.Model:
     if isinstance(source, str | os.PathLike):
-        return load_model(source)
+        try:
+            return load_model(source)
+        except ModelError as error:
+            if Path(source).suffix == ".onnx":
+                raise
+            raise ModelError(f"{error}; {installed_importers(registry)}") from error
     if isinstance(source, onnx.ModelProto):
         return load_proto(source)
     if not isinstance(source, ir.Model):
@@ -295,7 +306,8 @@ def open_bundle(
         return source
     if path is not None:
         check_source(path)
-        if built or Path(path).is_dir():
+        registry = _plugins(plugins).registry
+        if built or (Path(path).is_dir() and importer_of(path, registry) is None):
             return Bundle.load(path)
     return build(source, pipeline, target=target, plugins=plugins)
 

@@ -15,8 +15,9 @@ import numpy as np
 import onnx_ir as ir
 from bundle_models import linear, read
 
-from narrowpass.bundle import Bundle, _folders, publish
+from narrowpass.bundle import Bundle, publish
 from narrowpass.errors import OutputError
+from narrowpass_ir import siblings
 
 SIZE = 640
 """Rows and columns of the weights: a build takes tens of milliseconds, not one."""
@@ -50,7 +51,7 @@ def check(loaded: Bundle) -> int:
 
 
 def no_exchange() -> None:
-    publish.exchange = lambda first, second: False
+    siblings.exchange = lambda first, second: False
 
 
 def main(action: str, path: str, seed: int, *more: str) -> None:
@@ -74,7 +75,7 @@ def main(action: str, path: str, seed: int, *more: str) -> None:
     elif action == "count":
         counter = Path(more[0])
         for _ in range(seed):
-            with _folders.locked(Path(path)):
+            with siblings.locked(Path(path)):
                 counter.write_text(str(int(counter.read_text()) + 1))
     elif action == "limit":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

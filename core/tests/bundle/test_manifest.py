@@ -39,6 +39,7 @@ MANIFEST = Manifest(
     tensors={"w@main": TensorInfo("bfloat16", (3, 4), 24, 64, SHA)},
     reports=(FileInfo("reports/00-fold.json", 3, SHA),),
     states=(StateInfo("past", "present", 2), StateInfo("h", "hn", None)),
+    assets=(FileInfo("tokenizer.json", 2, SHA),),
 )
 
 
@@ -48,6 +49,10 @@ def test_reading_returns_what_was_written():
 
 def test_bundles_of_earlier_versions_have_no_states():
     assert Manifest.from_json(change(["states"], None)).states == ()
+
+
+def test_bundles_of_earlier_versions_have_no_assets():
+    assert Manifest.from_json(change(["assets"], None)).assets == ()
 
 
 def test_the_order_of_fields_and_keys_changes_no_byte():

@@ -12,8 +12,9 @@ import bundle_process
 import pytest
 from bundle_models import linear, read, tree
 
-from narrowpass.bundle import Bundle, _folders, publish, verify
+from narrowpass.bundle import Bundle, publish, verify
 from narrowpass.errors import OutputError, UsageError
+from narrowpass_ir import siblings
 
 
 def save(path, seed=0):
@@ -35,7 +36,7 @@ def bundle(tmp_path):
 def exchange(request, monkeypatch):
     """Both ways to replace a folder."""
     if request.param == "move aside":
-        monkeypatch.setattr(publish, "exchange", lambda first, second: False)
+        monkeypatch.setattr(siblings, "exchange", lambda first, second: False)
     return request.param
 
 
@@ -43,11 +44,11 @@ def test_this_system_can_exchange_folders(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not publish.exchange(tmp_path / "a", tmp_path / "b"):
+    if not siblings.exchange(tmp_path / "a", tmp_path / "b"):
         pytest.skip("no exchange on this file system")
     assert (tmp_path / "a/b").exists()
     with pytest.raises(FileNotFoundError):
-        publish.exchange(tmp_path / "a", tmp_path / "absent")
+        siblings.exchange(tmp_path / "a", tmp_path / "absent")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.ENOTSUP])
@@ -59,9 +60,9 @@ def test_a_file_system_without_exchange_says_so(monkeypatch, tmp_path, code):
 
         renamex_np = renameat2
 
-    monkeypatch.setattr(publish.ctypes, "CDLL", lambda *args, **kwargs: Library)
-    monkeypatch.setattr(publish.ctypes, "get_errno", lambda: code)
-    assert not publish.exchange(tmp_path, tmp_path)
+    monkeypatch.setattr(siblings.ctypes, "CDLL", lambda *args, **kwargs: Library)
+    monkeypatch.setattr(siblings.ctypes, "get_errno", lambda: code)
+    assert not siblings.exchange(tmp_path, tmp_path)
 
 
 def test_a_bundle_replaces_a_bundle_and_leaves_nothing_beside(bundle, exchange):
@@ -203,7 +204,7 @@ def test_a_build_also_repairs(bundle):
 
 def test_a_failed_move_is_undone(bundle, monkeypatch):
     before = tree(bundle)
-    monkeypatch.setattr(publish, "exchange", lambda first, second: False)
+    monkeypatch.setattr(siblings, "exchange", lambda first, second: False)
     rename = type(bundle).rename
 
     def failing(self, target):
@@ -245,7 +246,7 @@ def test_a_file_system_without_locks_still_publishes(bundle, monkeypatch):
     def failing(fd, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(_folders.fcntl, "flock", failing)
+    monkeypatch.setattr(siblings.fcntl, "flock", failing)
     save(bundle, 5)
     assert verify(bundle) == []
     assert names(bundle.parent) == [bundle.name]

@@ -27,6 +27,7 @@ from narrowpass.bundle.manifest import (
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, ModelError, UsageError
 from narrowpass_ir.arguments import path_of
+from narrowpass_ir.importing import check_assets
 from narrowpass_ir.io import MappedFile, MappedTensor
 from narrowpass_ir.io.steps import (
     build_model,
@@ -176,6 +177,7 @@ class Loaded:
     methods: Mapping[str, ir.Model]
     reports: tuple[Report, ...]
     plan: Plan
+    assets: Mapping[str, bytes]
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
@@ -203,7 +205,8 @@ def _load(folder: Folder) -> Loaded:
     # The keys are the manifest's, not computed anew: a later version may name them otherwise.
     tensors = {key: _tensor(key, manifest.tensors[key], file) for key in entries}
     plan = Plan(tensors, keys, tuple(stored))
-    return Loaded(manifest, models, tuple(read_reports(folder, manifest)), plan)
+    reports, assets = tuple(read_reports(folder, manifest)), read_assets(folder, manifest)
+    return Loaded(manifest, models, reports, plan, assets)
 
 
 def _tensor(key: str, info: TensorInfo, file: MappedFile) -> MappedTensor:
@@ -230,6 +233,16 @@ def read_reports(folder: Folder, manifest: Manifest) -> list[Report]:
         except ValueError as error:
             raise BundleError(f"{folder.path}: {info.path}: {error}") from error
     return reports
+
+
+def read_assets(folder: Folder, manifest: Manifest) -> Mapping[str, bytes]:
+    """Read the assets, by name. Raises as `Folder.checked` does."""
+    for info in manifest.assets:
+        _check_inside(folder, info, "")
+    try:
+        return check_assets({info.path: folder.checked(info) for info in manifest.assets})
+    except UsageError as error:
+        raise BundleError(f"{folder.path}: {MANIFEST}: {error}") from error
 
 
 def _check_inside(folder: Folder, info: FileInfo, prefix: str) -> None:

@@ -123,6 +123,17 @@ def tensor_infos(plan: Plan, layout: Layout, hashes: Mapping[str, str]) -> dict[
     }
 
 
+def write_assets(folder: Path, assets: Mapping[str, bytes]) -> list[FileInfo]:
+    """Write the assets, in the order of their names.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    for name, data in assets.items():
+        write_file(folder / name, data)
+    return [_file_info(name, assets[name]) for name in sorted(assets)]
+
+
 def write_reports(folder: Path, reports: Sequence[Report]) -> list[FileInfo]:
     """Write the reports, one file a pass.
 

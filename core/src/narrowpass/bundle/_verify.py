@@ -10,7 +10,13 @@ from pathlib import Path
 
 import safetensors
 
-from narrowpass.bundle._load import Folder, read_method, read_reports, read_retrying
+from narrowpass.bundle._load import (
+    Folder,
+    read_assets,
+    read_method,
+    read_reports,
+    read_retrying,
+)
 from narrowpass.bundle._save import value_info
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, MethodInfo
 from narrowpass.errors import BundleError, ModelError
@@ -66,10 +72,11 @@ def _problems(folder: Folder, progress: Progress | None, threads: int) -> Iterat
 
 
 def _report_problems(folder: Folder, manifest: Manifest) -> Iterator[str]:
-    try:
-        read_reports(folder, manifest)
-    except BundleError as error:
-        yield str(error)
+    for read in (read_reports, read_assets):
+        try:
+            read(folder, manifest)
+        except BundleError as error:
+            yield str(error)
 
 
 def _method_problems(

@@ -20,6 +20,7 @@ from narrowpass.framework.garbage import pause_collection
 from narrowpass.state.finding import check_states, find_states
 from narrowpass_ir.arguments import Uncopied, count_of, instance_of, kind_of
 from narrowpass_ir.files import write_file
+from narrowpass_ir.importing import check_assets
 from narrowpass_ir.io import check_file
 from narrowpass_ir.state import State
 from narrowpass_ir.tensors import safetensors
@@ -61,10 +62,12 @@ class Bundle(Uncopied):
         plugins: version by distribution, of the plugins that ran.
         reports: what the passes decided, in their order.
         states: what a session keeps between runs; None to find them, see `find_states`.
+        assets: small files that are kept beside the models, such as ``tokenizer.json``: bytes by
+            file name.
 
     Raises:
         UsageError: no method, a method name that cannot be a file name everywhere, or a state
-            that no method has.
+            that no method has; an asset that cannot be a file beside the others.
     """
 
     _instead = (
@@ -79,6 +82,7 @@ class Bundle(Uncopied):
             plugins=self.plugins,
             reports=self.reports,
             states=self.states,
+            assets=self.assets,
         )
         copied.__dict__.update(self.__dict__)
         return copied
@@ -91,6 +95,7 @@ class Bundle(Uncopied):
         plugins: Mapping[str, str] = MappingProxyType({}),
         reports: Sequence[Report] = (),
         states: Sequence[State] | None = None,
+        assets: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         instance_of(methods, Mapping, "the methods of a bundle", "a dict of models by name")
         check_method_names(methods)
@@ -101,6 +106,7 @@ class Bundle(Uncopied):
         self.plugins: Mapping[str, str] = MappingProxyType(dict(plugins))
         self.reports = tuple(reports)
         self.states = find_states(methods) if states is None else check_states(states, methods)
+        self.assets = check_assets(assets)
         self.manifest: Manifest | None = None
 
     @classmethod
@@ -127,6 +133,7 @@ class Bundle(Uncopied):
             plugins=loaded.manifest.plugins,
             reports=loaded.reports,
             states=states,
+            assets=loaded.assets,
         )
         bundle.manifest = loaded.manifest
         bundle.__dict__["_plan"] = loaded.plan
@@ -219,6 +226,7 @@ class Bundle(Uncopied):
                 _save.tensor_infos(plan, layout, hashes),
                 tuple(_save.write_reports(folder, self.reports)),
                 tuple(StateInfo(s.input, s.output, s.axis) for s in self.states),
+                tuple(_save.write_assets(folder, self.assets)),
             )
             write_file(folder / MANIFEST, manifest.to_json().encode())
 

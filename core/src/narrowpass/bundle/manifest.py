@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from narrowpass.errors import BundleError
 from narrowpass_ir.documents import parse_json
+from narrowpass_ir.siblings import MARKER
 
 FORMAT = "narrowpass bundle"
 """The field ``format``, which distinguishes our manifest from any other ``manifest.json``."""
@@ -22,7 +23,7 @@ FORMAT = "narrowpass bundle"
 VERSION = 1
 """The format version that this module writes, and the only one that it reads."""
 
-MANIFEST = "manifest.json"
+MANIFEST = MARKER
 WEIGHTS = "weights.safetensors"
 REPORTS = "reports"
 
@@ -149,6 +150,7 @@ class Manifest:
         tensors: by data key.
         reports: the files of reports, in the order of the passes.
         states: what sessions keep between runs; empty in bundles written before there were any.
+        assets: other files of the folder; empty in bundles written before there were any.
     """
 
     pipeline: str
@@ -158,6 +160,7 @@ class Manifest:
     tensors: Mapping[str, TensorInfo]
     reports: tuple[FileInfo, ...]
     states: tuple[StateInfo, ...]
+    assets: tuple[FileInfo, ...]
 
     def to_json(self) -> str:
         """Return the text of ``manifest.json``: the same text for the same manifest.
@@ -192,6 +195,7 @@ class Manifest:
         # Not compared: a manifest that somebody edited is for `verify` to find.
         raw.pop("sha256", None)
         raw.setdefault("states", [])
+        raw.setdefault("assets", [])
         manifest: Manifest = _convert(raw, cls, "the manifest")
         return manifest
 

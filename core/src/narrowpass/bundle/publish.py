@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from narrowpass.bundle import _folders
 from narrowpass.bundle.manifest import MANIFEST, is_manifest
 from narrowpass.errors import OutputError, UsageError
+from narrowpass_ir import siblings
 from narrowpass_ir.arguments import path_of
 from narrowpass_ir.files import sync_folder
-
-_AT_FDCWD = -100
-_EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
 
 _ADVICE = {
     errno.ENOSPC: "free space on that disk, or write to another",
@@ -46,23 +41,23 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = _resolve(path)
     try:
-        with _folders.locked(target):
+        with siblings.locked(target):
             _repair(target)
             _check_replaceable(target, path)
-            _folders.remove_leftovers(target)
-            folder, alive = _folders.create_temporary(target)
+            siblings.remove_leftovers(target)
+            folder, alive = siblings.create_temporary(target)
         try:
             yield folder
             for inner in folder.rglob("*"):
                 if inner.is_dir():
                     sync_folder(inner)
             sync_folder(folder)
-            with _folders.locked(target):
+            with siblings.locked(target):
                 _repair(target)
                 _check_replaceable(target, path)
                 _replace_target(folder, target)
         except BaseException:
-            _folders.remove(folder)
+            siblings.remove(folder)
             raise
         finally:
             os.close(alive)
@@ -83,9 +78,9 @@ def repair(path: str | os.PathLike[str]) -> bool:
     """
     target = Path(os.path.realpath(path))
     try:
-        if not target.parent.is_dir() or not _folders.list_siblings(target, _folders.ASIDE):
+        if not target.parent.is_dir() or not siblings.list_siblings(target, siblings.ASIDE):
             return False
-        with _folders.locked(target):
+        with siblings.locked(target):
             _repair(target)
     except OSError:
         return False
@@ -95,7 +90,7 @@ def repair(path: str | os.PathLike[str]) -> bool:
 def _repair(target: Path) -> None:
     if os.path.lexists(target):
         return
-    for folder in _folders.list_siblings(target, _folders.ASIDE):
+    for folder in siblings.list_siblings(target, siblings.ASIDE):
         if _is_bundle(folder):
             folder.rename(target)
             sync_folder(target.parent)
@@ -142,7 +137,7 @@ def _replace_target(folder: Path, target: Path) -> None:
     old = None
     if not target.is_dir() or not any(target.iterdir()):
         folder.rename(target)
-    elif exchange(folder, target):
+    elif siblings.exchange(folder, target):
         old = folder
     else:
         old = _replace_in_two_steps(folder, target)
@@ -155,12 +150,12 @@ def _replace_target(folder: Path, target: Path) -> None:
             "check the disk"
         ) from error
     if old is not None:
-        _folders.remove(old)
+        siblings.remove(old)
 
 
 def _replace_in_two_steps(folder: Path, target: Path) -> Path:
     """Put `folder` where `target` is, in two steps; between them only `repair` helps."""
-    old = _folders.fresh_name(target, _folders.ASIDE)
+    old = siblings.fresh_name(target, siblings.ASIDE)
     target.rename(old)
     try:
         folder.rename(target)
@@ -168,28 +163,3 @@ def _replace_in_two_steps(folder: Path, target: Path) -> Path:
         old.rename(target)
         raise
     return old
-
-
-def exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step.
-
-    Returns:
-        False where the system or the file system cannot.
-
-    Raises:
-        OSError: it can, but refuses these two.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    one, two = os.fsencode(first), os.fsencode(second)
-    if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
-        failed = libc.renamex_np(one, two, ctypes.c_uint(_EXCHANGE))
-    elif sys.platform == "linux" and hasattr(libc, "renameat2"):
-        failed = libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, two, ctypes.c_uint(_EXCHANGE))
-    else:
-        return False
-    if not failed:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code), os.fspath(second))

@@ -128,7 +128,7 @@ def watch_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
-@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx | NAME=MODEL.onnx ...")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL | NAME=MODEL.onnx ...")
 @click.option(
     "-o",
     "--output",
@@ -190,7 +190,8 @@ def build(
     """Run a pipeline of passes on models and write the result.
 
     One model is method "main" of the result. Several models, each with a name, become the methods
-    of one bundle, which share their weights.
+    of one bundle, which share their weights. A file or folder of another format, such as a GGUF
+    file, is read by the importer that is installed for it, and may have several methods.
 
     The JSON document has the keys output, format (bundle or onnx), bytes (on disk), target,
     pipeline, report, states (as text), methods (by name: source, nodes and weight_bytes, each with
@@ -198,6 +199,7 @@ def build(
     """
     from narrowpass.cli._summary import Summary
     from narrowpass.driver import build as run_build
+    from narrowpass.framework.importing import import_models
     from narrowpass_ir.sizes import disk_bytes
 
     named = parse_models(models)
@@ -207,13 +209,15 @@ def build(
         write = report_writer(state, report, (*named.values(), output))
     chosen, text = choose(state, target, pipeline)
     watching = Watch(watch.pop("time_"), **watch)
-    summary = Summary(list(named))
-    instruments = [summary, *watching.instruments(state, list(named))]
+    imported = import_models(named, state.registry)
+    methods = list(imported.methods)
+    summary = Summary(methods)
+    instruments = [summary, *watching.instruments(state, methods)]
     with progress(enabled=not (state.quiet or as_json)) as show:
         summary.show = show
         try:
             bundle = run_build(
-                named,
+                imported,
                 text,
                 output,
                 target=chosen,
@@ -236,7 +240,9 @@ def build(
         "pipeline": text,
         "report": report,
         "states": [str(state) for state in bundle.states],
-        "methods": summary.methods(bundle, named),
+        "methods": summary.methods(
+            bundle, {name: named.get(name, next(iter(named.values()))) for name in methods}
+        ),
         "passes": [row.to_json() for row in summary.rows],
     }
     if as_json:

@@ -18,6 +18,7 @@ from narrowpass.framework.passes import Pass
 from narrowpass.framework.pipeline_text import is_name
 from narrowpass.framework.reports import ReportWriter
 from narrowpass.runtime.backend import Backend
+from narrowpass_ir.importing import Importer
 
 
 def named(hook: str, result: Any) -> Mapping[str, Any]:
@@ -161,6 +162,7 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = MappingProxyType(
         "narrowpass_classifiers": _check_classifier,
         "narrowpass_backends": _check_backend,
         "narrowpass_commands": _check_command,
+        "narrowpass_importers": _check_instance(Importer),
         "narrowpass_reports": _check_instance(ReportWriter),
     }
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from narrowpass.framework.passes import Pass
     from narrowpass.framework.reports import ReportWriter
     from narrowpass.runtime.backend import Backend
+    from narrowpass_ir.importing import Importer
 
 PROJECT = "narrowpass"
 """The entry-point group, the marker's name, and the prefix of every hook."""
@@ -113,6 +114,20 @@ def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
 
     Returns:
         Instances of `narrowpass.ReportWriter`, each with a ``name`` of its own, the ending.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_importers() -> Iterable[Importer]:  # type: ignore[empty-body]
+    """Return importers: each reads the files or folders of one format into models.
+
+    Called once by `Plugins.registry`. `narrowpass.build` asks each importer's `probe` whether a
+    path is of its format, and the `load` of the one that says so.
+
+    Returns:
+        Instances of `narrowpass_ir.importing.Importer`, each with a ``name`` of its own.
 
     Since version 0.1.
     """

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from narrowpass.framework.plugins.info import PluginInfo
     from narrowpass.framework.reports import ReportWriter
+    from narrowpass_ir.importing import Importer
 
 T = TypeVar("T")
 
@@ -67,6 +68,7 @@ class Registry:
         pipelines: text of named pipelines.
         commands: commands that plugins add to the command line.
         reports: report writers.
+        importers: what reads models of other formats than ONNX.
         owners: the distribution, with its version, that registered a thing, by (kind, name);
             kinds are the names of the attributes above.
         failed: plugins that could not be used, by name.
@@ -79,6 +81,7 @@ class Registry:
     pipelines: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, click.Command] = field(default_factory=dict)
     reports: Mapping[str, ReportWriter] = field(default_factory=dict)
+    importers: Mapping[str, Importer] = field(default_factory=dict)
     owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
     failed: Mapping[str, PluginInfo] = field(default_factory=dict)
 

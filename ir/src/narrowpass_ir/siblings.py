@@ -1,4 +1,4 @@
-"""Folders beside a bundle: temporary, moved aside, left by killed builds; and the lock on them.
+"""Folders beside one that is written: temporary, moved aside, left by killed builds; their lock.
 
 Beside ``model.narrow`` there may be, for a while:
 
@@ -15,16 +15,22 @@ Beside ``model.narrow`` there may be, for a while:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from narrowpass.bundle.manifest import MANIFEST
+_AT_FDCWD = -100
+_EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
+
+MARKER = "manifest.json"
+"""The file of such a folder that is created first, locked, and deleted last."""
 
 TEMPORARY = "tmp"
 ASIDE = "old"
@@ -94,7 +100,7 @@ def create_temporary(target: Path) -> tuple[Path, int]:
     folder = fresh_name(target, TEMPORARY)
     folder.mkdir()
     try:
-        fd = os.open(folder / MANIFEST, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(folder / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError:
         folder.rmdir()
         raise
@@ -116,7 +122,7 @@ def remove_leftovers(target: Path) -> None:
 
 def _is_locked(folder: Path) -> bool:
     try:
-        fd = os.open(folder / MANIFEST, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(folder / MARKER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         # Half created or half deleted, and empty then; a folder of any other origin stays.
         return any(folder.iterdir()) if folder.is_dir() else True
@@ -139,11 +145,36 @@ def remove(folder: Path) -> None:
     """
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
-            if path.name == MANIFEST:
+            if path.name == MARKER:
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
+        (folder / MARKER).unlink(missing_ok=True)
         folder.rmdir()
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step.
+
+    Returns:
+        False where the system or the file system cannot.
+
+    Raises:
+        OSError: it can, but refuses these two.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    one, two = os.fsencode(first), os.fsencode(second)
+    if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        failed = libc.renamex_np(one, two, ctypes.c_uint(_EXCHANGE))
+    elif sys.platform == "linux" and hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, two, ctypes.c_uint(_EXCHANGE))
+    else:
+        return False
+    if not failed:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), os.fspath(second))
