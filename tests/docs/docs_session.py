@@ -26,6 +26,7 @@ FIRST_PARTY = (
     "constant-folding",
     "demo",
     "fp16",
+    "generate",
     "int4",
     "int8-sym",
     "reference",

@@ -1,0 +1,163 @@
+"""The tokens that may come next, with their probabilities, and draws from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from narrowpass.errors import DataError
+from narrowpass_generate.sampling import Sampling
+
+Array = np.ndarray[Any, Any]
+
+_FIRST = 64
+"""Tokens of largest probabilities that `top_p` looks at first; eight times as many follow."""
+
+_COLDEST = 1e-30
+"""The least temperature that float32 divides by; all but the largest logits have weight 0 then."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Tokens that may come next.
+
+    Attributes:
+        ids: int64[N], ascending.
+        probabilities: float64[N], which add up to 1.
+    """
+
+    ids: Array
+    probabilities: Array
+
+    @classmethod
+    def certain(cls, token: int) -> Candidates:
+        """Return one token of probability 1."""
+        return cls(np.array([token]), np.ones(1))
+
+    def of(self, ids: Array) -> Array:
+        """Return the probabilities of other ids, 0 where they are not among these."""
+        places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[places] == ids, self.probabilities[places], 0.0)
+
+    def probability(self, token: int) -> float:
+        """Return the probability of one token."""
+        return float(self.of(np.array([token]))[0])
+
+    def without(self, other: Candidates) -> Candidates:
+        """Return what a rejected draw from `other` leaves: max(0, p - q), normalized."""
+        rest = np.maximum(self.probabilities - other.of(self.ids), 0.0)
+        total = rest.sum()
+        # Equal distributions reject nothing; only rounding leads here then.
+        return Candidates(self.ids, rest / total) if total > 0 else self
+
+    def draw(self, numbers: np.random.Generator) -> int:
+        """Return a token; no random number is drawn where there is one only."""
+        if len(self.ids) == 1:
+            return int(self.ids[0])
+        bounds = np.cumsum(self.probabilities)
+        place = np.searchsorted(bounds, numbers.random() * bounds[-1], side="right")
+        return int(self.ids[min(place, len(self.ids) - 1)])
+
+
+class Sampler:
+    """Chooses tokens from logits.
+
+    Args:
+        sampling: how.
+        tokens: that came before: those of the prompt.
+    """
+
+    def __init__(self, sampling: Sampling, tokens: Iterable[int] = ()) -> None:
+        self.sampling = sampling
+        self.numbers = np.random.default_rng(sampling.seed)
+        self._penalized = sampling.repetition_penalty != 1
+        self._seen = dict.fromkeys(tokens) if self._penalized else {}
+
+    def add(self, token: int) -> None:
+        """Count a token to those that came before."""
+        if self._penalized:
+            self._seen[token] = None
+
+    def choose(self, logits: Array, more: Iterable[int] = ()) -> int:
+        """Return the next token; see `candidates`."""
+        if self.sampling.greedy:
+            return self._largest(self._penalize(logits, more))
+        return self.candidates(logits, more).draw(self.numbers)
+
+    def candidates(self, logits: Array, more: Iterable[int] = ()) -> Candidates:
+        """Return the tokens that may come next.
+
+        Args:
+            logits: float32[V].
+            more: tokens that came before, beside those that were added.
+
+        Raises:
+            DataError: logits with NaN, or without a finite number.
+        """
+        scores = self._penalize(logits, more)
+        largest = self._largest(scores)
+        sampling = self.sampling
+        if sampling.greedy:
+            return Candidates.certain(largest)
+        top = scores[largest]
+        ids: Array | None = None
+        if 0 < sampling.top_k < len(scores):
+            least = np.partition(scores, -sampling.top_k)[-sampling.top_k]
+            ids = np.flatnonzero(scores >= least)
+            scores = scores[ids]
+        # Relative to the largest: exp does not overflow, however small the temperature.
+        with np.errstate(over="ignore"):
+            weights = np.exp((scores - top) / np.float32(max(sampling.temperature, _COLDEST)))
+        kept = self._nucleus(weights) if sampling.top_p < 1 else None
+        if sampling.min_p:
+            enough = weights >= sampling.min_p  # the largest weight is 1
+            kept = enough if kept is None else kept & enough
+        if kept is not None:
+            chosen = np.flatnonzero(kept)
+            ids, weights = (chosen if ids is None else ids[chosen]), weights[chosen]
+        ids = np.arange(len(scores)) if ids is None else ids
+        exact = weights.astype(np.float64)
+        return Candidates(ids, exact / exact.sum())
+
+    def _nucleus(self, weights: Array) -> Array:
+        """Return which weights are among the fewest that add up to `top_p` of all.
+
+        The vocabulary is not sorted: the largest weights are taken, more where they do not do.
+        """
+        wanted = self.sampling.top_p * weights.sum(dtype=np.float64)
+        count = _FIRST
+        while True:
+            count = min(count, len(weights))
+            places = np.argpartition(weights, -count)[-count:]
+            places = places[np.argsort(-weights[places], kind="stable")]
+            bounds = np.cumsum(weights[places], dtype=np.float64)
+            if bounds[-1] >= wanted or count == len(weights):
+                break
+            count *= 8
+        last = min(int(np.searchsorted(bounds, wanted)), count - 1)
+        kept = np.zeros(len(weights), bool)
+        kept[places[: last + 1]] = True
+        return kept
+
+    def _penalize(self, logits: Array, more: Iterable[int]) -> Array:
+        if not self._penalized:
+            return logits
+        seen = np.fromiter({**self._seen, **dict.fromkeys(more)}, np.int64)
+        penalty = np.float32(self.sampling.repetition_penalty)
+        found = logits[seen]
+        scores = logits.copy()
+        scores[seen] = np.where(found < 0, found * penalty, found / penalty)
+        return scores
+
+    @staticmethod
+    def _largest(scores: Array) -> int:
+        largest = int(scores.argmax())  # of a NaN, where there is one
+        if not np.isfinite(scores[largest]):
+            raise DataError(
+                f"the model's logits have {scores[largest]}; run `narrowpass compare` with the "
+                "original model to see which narrowed values overflow"
+            )
+        return largest

@@ -1,0 +1,1 @@
+"""The commands ``narrowpass generate`` and ``narrowpass chat``."""

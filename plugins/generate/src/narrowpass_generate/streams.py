@@ -1,0 +1,141 @@
+"""Tokens as an iterator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Self
+
+from narrowpass_generate.candidates import Sampler
+from narrowpass_generate.decoder import Decoder
+from narrowpass_generate.results import Generation, Piece
+from narrowpass_generate.speculation import Drafter, verify
+from narrowpass_generate.text import Detokenizer, StopStrings
+
+if TYPE_CHECKING:
+    from narrowpass_generate.tokenizer import Tokenizer
+
+
+class Stream(Iterator[Piece]):
+    """Generates a token each time it is asked for one: an iterator of `Piece`.
+
+    `stream` returns one.
+
+    Args:
+        decoder: that runs.
+        ids: the prompt.
+        sampler: that chooses tokens; it has seen the prompt.
+        limit: tokens at most.
+        ends: ids that end the text.
+        stops: strings that end the text.
+        tokenizer: for texts; None for none.
+        drafter: proposes tokens; None for none.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        ids: Sequence[int],
+        sampler: Sampler,
+        *,
+        limit: int,
+        ends: Sequence[int] = (),
+        stops: Sequence[str] = (),
+        tokenizer: Tokenizer | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self._decoder, self._sampler, self._drafter = decoder, sampler, drafter
+        self._prompt, self._limit, self._ends = list(ids), limit, frozenset(ends)
+        self._stops = StopStrings(stops)
+        self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, ids)
+        self._tokens: list[int] = []
+        self._texts: list[str] = []
+        self._reason = ""
+        self._drafted = self._accepted = 0
+        self._first = self._last = 0.0
+        self._source = self._run()
+
+    @property
+    def result(self) -> Generation:
+        """What was generated so far."""
+        return Generation(
+            tuple(self._tokens),
+            "".join(self._texts),
+            len(self._prompt),
+            self._reason,
+            self._first,
+            self._last,
+            self._drafted,
+            self._accepted,
+        )
+
+    def interrupt(self) -> str:
+        """End before the next token, and return the text that was held back."""
+        if self._reason:
+            return ""
+        self._reason = "interrupted"
+        return self._flush()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        if self._reason:
+            raise StopIteration
+        token = next(self._source)
+        self._tokens.append(token)
+        text = ""
+        if token in self._ends:
+            self._reason = "stop"
+        else:
+            if self._detokenizer is not None:
+                text = self._stops.add(self._detokenizer.add(token))
+            if self._stops.found:
+                self._reason = "stop"
+            elif len(self._tokens) == self._limit:
+                self._reason = "length"
+        if text:
+            self._texts.append(text)
+        if self._reason and not self._stops.found:
+            text += self._flush()
+        return Piece(token, text)
+
+    def _flush(self) -> str:
+        """Return what was held back; a stop string that it completes ends it."""
+        if self._detokenizer is None:
+            return ""
+        text = self._stops.add(self._detokenizer.flush()) + self._stops.flush()
+        if self._stops.found and self._reason == "length":
+            self._reason = "stop"
+        self._texts.append(text)
+        return text
+
+    def _run(self) -> Iterator[int]:
+        """Yield tokens without end."""
+        spent = -time.perf_counter()
+        tokens = [self._sampler.choose(self._decoder.advance(self._prompt))]
+        self._first = spent + time.perf_counter()
+        while True:
+            # What the caller does with a token is not counted.
+            self._last = spent + time.perf_counter()
+            for token in tokens:
+                self._sampler.add(token)
+                yield token
+            spent = self._last - time.perf_counter()
+            tokens = self._next(tokens[-1])
+
+    def _next(self, token: int) -> list[int]:
+        """Return the tokens that follow one, which is not run yet."""
+        drafts = []
+        # One more comes after the drafts, whatever is accepted.
+        most = self._limit - len(self._tokens) - 1
+        if self._drafter is not None and most > 0:
+            drafts = self._drafter.propose([*self._prompt, *self._tokens], most)
+        if not drafts:
+            return [self._sampler.choose(self._decoder.feed([token])[-1])]
+        rows = self._decoder.feed([token, *(each for each, _ in drafts)])
+        tokens = verify(rows, drafts, self._sampler)
+        self._decoder.rewind(len(drafts) - len(tokens) + 1)
+        self._drafted += len(drafts)
+        self._accepted += len(tokens) - 1
+        return tokens
