@@ -97,14 +97,35 @@ int np_appended_attention(np_job *job) {
   p->keys = (size_t)length + a->new_rows;
   if (p->keys == 0) return NP_STATUS_INDEX;
   for (int i = 0; i < 4 && a->mask_rows; i++) p->mask_strides[i] *= (ptrdiff_t)p->keys;
-  if (!a->at_once) return attend(p, job);
+  p->visible.position = (size_t)length;
+  /* Keys that no row sees are not read. */
+  const size_t hidden = p->visible.window_size > 0 && (size_t)length + 1 > p->visible.window_size
+                            ? (size_t)length + 1 - p->visible.window_size
+                            : 0;
+  if (hidden > 0) {
+    p->keys -= hidden;
+    p->visible.position -= hidden;
+  }
+  const ptrdiff_t from = (ptrdiff_t)hidden;
+  const size_t mask_size = p->mask == NP_MASK_ADDED ? sizeof(float) : 1;
+  const void *inputs[4] = {
+      job->inputs[0],
+      (const float *)job->inputs[1] + from * p->k_strides[3],
+      (const float *)job->inputs[2] + from * p->v_strides[3],
+      NULL,
+  };
+  if (p->mask != NP_MASK_NONE) {
+    inputs[3] = (const char *)job->inputs[3] + from * p->mask_strides[4] * (ptrdiff_t)mask_size;
+  }
+  np_job seen = {job->params, inputs, job->out, job->scratch, job->workers, 0};
+  if (!a->at_once) return attend(p, &seen);
   /* All rows are cached ones, which lie where they belong. */
   cached.past = p->keys;
   for (int i = 0; i < 3; i++) {
     cached.k_strides[i] = p->k_strides[i];
     cached.v_strides[i] = p->v_strides[i];
   }
-  np_attention_job task = attention_of(p, job);
+  np_attention_job task = attention_of(p, &seen);
   task.cached = &cached;
   task.past_k = task.k;
   task.past_v = task.v;

@@ -13,6 +13,17 @@
 #define NP_MASK_KEPT 2   /* bytes: where they are 0, the score becomes `fill` */
 #define NP_MASK_FILLED 3 /* bytes: where they are not 0, the score becomes `fill` */
 
+/* Keys that a query row does not see, beside those of the mask. The row's own position is
+ * `position`, and that of each further row one more where `moves` is set: rows that are heads of
+ * one query are all at one position. Where `causal` is set, keys behind it are not seen; where
+ * `window_size` is not 0, none but the last `window_size` up to it are. */
+struct np_visible {
+  size_t position;
+  size_t window_size;
+  int32_t causal;
+  int32_t moves;
+};
+
 /* out[h, m, :] = softmax(q[h, m, :] · k[h, :, :] · scale + mask[h, m, :]) · v[h] over all h below
  * `heads`: batches, groups, and heads in each group, which share keys and values where these have
  * a stride of 0. q is of rows × depth, k of keys × depth, v of keys × values, whose last axes are
@@ -31,6 +42,8 @@ struct np_attention_params {
   int32_t mask; /* NP_MASK_* */
   float fill;
   float scale;
+  float softcap; /* c: scores become c · tanh(scores / c) before they are masked; 0 for nothing */
+  struct np_visible visible;
   int32_t safe;          /* rows of scores whose exponentials are NaN become zeros */
   size_t block;          /* query rows whose scores are in memory at a time */
   size_t parts;          /* that the rows of a head are divided into, for threads */
@@ -59,7 +72,7 @@ struct np_cached_attention_params {
 };
 
 /* Attention over the rows that a KV cache of `attention.keys` rows has so far: the number of rows
- * before this run, an int64 operand, and `new_rows` that this run has written behind them. The
+ * before this run, which is the position of the first query row where there is a visible, an int64 operand, and `new_rows` that this run has written behind them. The
  * strides of keys and values are those of the whole cache. A mask has a column for each row that
  * there is, or one column; where it has more, its other strides are in rows of the mask. */
 struct np_appended_attention_params {

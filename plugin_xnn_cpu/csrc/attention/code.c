@@ -252,6 +252,14 @@ NP_INLINE void ask_for_part(const np_attention_job *task, size_t number, size_t 
   ask(task->v + start_of(at, p->v_strides), p->v_strides[3], first_key, last_key, p->values, 0);
 }
 
+/* Keys in front of all that rows before `end` do not see, in whole panels; all of them where there
+ * is no visible. */
+NP_INLINE size_t seen_keys(const struct np_attention_params *p, size_t end) {
+  if (!p->visible.causal) return p->keys;
+  const size_t seen = p->visible.position + (p->visible.moves ? end : 1);
+  return np_min(p->keys, np_ceil_div(seen, COLUMNS * LANES) * COLUMNS * LANES);
+}
+
 void NP_OF_ISA(np_attention_head)(const np_attention_job *task, size_t number, size_t first,
                                   size_t last, float *scratch) {
   const struct np_attention_params *p = task->params;
@@ -262,7 +270,7 @@ void NP_OF_ISA(np_attention_head)(const np_attention_job *task, size_t number, s
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
   if (last - first < NP_ATTENTION_SKINNY_ROWS) {
     for (size_t m = first; m < last; m++) {
-      attend_row(task, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
+      attend_row(task, m, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
                   h.masked + (ptrdiff_t)m * p->mask_strides[3], scratch,
                   h.out + (ptrdiff_t)m * p->out_strides[3]);
     }
@@ -281,8 +289,8 @@ void NP_OF_ISA(np_attention_head)(const np_attention_job *task, size_t number, s
     if (number + 1 < task->heads) ask_for_part(task, number + 1, block, blocks);
     ask(h.out, p->out_strides[3], start, start + rows, p->values, 1);
     multiply_block(h.q + (ptrdiff_t)start * p->q_strides[3], p->q_strides[3], rows, packed_keys,
-                   p->depth, p->keys, scores, (ptrdiff_t)keys);
-    weigh(task, scores, keys, rows, h.masked + (ptrdiff_t)start * p->mask_strides[3], acc);
+                   p->depth, seen_keys(p, start + rows), scores, (ptrdiff_t)keys);
+    weigh(task, scores, keys, start, rows, h.masked + (ptrdiff_t)start * p->mask_strides[3], acc);
     multiply_block(scores, (ptrdiff_t)keys, rows, packed_values, p->keys, p->values, results,
                    (ptrdiff_t)values);
     for (size_t m = 0; m < rows; m++) {

@@ -50,12 +50,12 @@ NP_INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride
 
 /* Attention of one query row of a head, whose K and V are one buffer each: no KV cache is
  * concatenated. */
-NP_INLINE void attend_row(const np_attention_job *task, const float *q, const float *k,
+NP_INLINE void attend_row(const np_attention_job *task, size_t row, const float *q, const float *k,
                           const float *v, ptrdiff_t masked, float *scores, float *out) {
   const struct np_attention_params *p = task->params;
   float sum;
   scores_of_row(q, k, p->k_strides[3], p->keys, p->depth, p->scale, scores);
-  weigh(task, scores, 0, 1, masked, &sum);
+  weigh(task, scores, 0, row, 1, masked, &sum);
   memset(out, 0, p->values * sizeof *out);
   add_values(scores, v, p->v_strides[3], p->keys, p->values, out);
   divide(out, sum, out, p->values);
@@ -107,7 +107,7 @@ void NP_OF_ISA(np_attention_cache)(const np_attention_job *task, size_t number, 
                   p->keys - past, depth, p->scale, scratch + m * wide + past);
     memset(h.out + (ptrdiff_t)m * p->out_strides[3], 0, values * sizeof *h.out);
   }
-  weigh(task, scratch, wide, p->rows, h.masked, acc);
+  weigh(task, scratch, wide, 0, p->rows, h.masked, acc);
   block = 1 + (BLOCK_FLOATS - 1) / values;
   for (size_t n = 0; n < past; n += block) {
     const size_t here = past - n < block ? past - n : block;

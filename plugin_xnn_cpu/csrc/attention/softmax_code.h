@@ -113,15 +113,40 @@ NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
   return sum_of(acc);
 }
 
+/* cap · tanh(scores / cap), in place. With t = exp(-2|x|), tanh(|x|) is (1 - t) / (1 + t). */
+NP_INLINE void cap_row(float *scores, size_t keys, float cap) {
+  const vec zero = broadcast(0.0f);
+  for (size_t n = 0; n < keys; n += LANES) {
+    const vec x = *(const vec *)(scores + n) * (1.0f / cap);
+    const vec size = choose(x < zero, -x, x);
+    const vec t = exp_of_at_most_0(size * -2.0f);
+    const vec capped = (1.0f - t) / (1.0f + t) * cap;
+    *(vec *)(scores + n) = choose(x < zero, -capped, capped);
+  }
+}
+
+/* Scores of keys that row `row` does not see become -infinity. */
+NP_INLINE void hide_unseen(const struct np_visible *visible, size_t row, float *scores,
+                                 size_t keys) {
+  const size_t last = visible->position + (visible->moves ? row : 0) + 1;
+  const size_t hidden = visible->window_size > 0 && last > visible->window_size ? last - visible->window_size : 0;
+  for (size_t n = 0; n < hidden && n < keys; n++) scores[n] = -INFINITY;
+  for (size_t n = last; visible->causal && n < keys; n++) scores[n] = -INFINITY;
+}
+
 /* Rows of scores to their exponentials, before they are divided by their sum. A row's
  * largest and its sum take long to come; what else there is to do for other rows fills the time.
- * `offset` is where the first row's mask starts. */
-NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t rows,
-                  ptrdiff_t offset, float *acc) {
+ * `first` is the number of the first row, and `offset` where its mask starts. */
+NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_size, size_t first,
+                  size_t rows, ptrdiff_t offset, float *acc) {
   const struct np_attention_params *p = task->params;
   float largest[NP_ATTENTION_MAX_ROWS];
   for (size_t m = 0; m < rows; m++) {
     const ptrdiff_t at = offset + (ptrdiff_t)m * p->mask_strides[3];
+    if (p->softcap > 0.0f) cap_row(scores + m * row_size, p->keys, p->softcap);
+    if (p->visible.causal || p->visible.window_size > 0) {
+      hide_unseen(&p->visible, first + m, scores + m * row_size, p->keys);
+    }
     largest[m] = mask_any(p, scores + m * row_size, task->mask, at);
   }
   for (size_t m = 0; m < rows; m++) {

@@ -8,7 +8,7 @@ from narrowpass.errors import AttributesError, BackendError, SchemaError
 from narrowpass_expansion import expand
 from narrowpass_ir.attributes import check_attributes
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.state.appending import APPEND_ROWS, DOMAIN
+from narrowpass_planning.state.operators import APPEND_ROWS, DOMAIN
 from narrowpass_xnn_cpu.lower.attention import appended, attention, kv_cache, rotary
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv import convolution, pooling, resize

@@ -40,6 +40,10 @@ def attention(
     mask: str = "none",
     fill: float = 0.0,
     safe: bool = False,
+    softcap: float = 0.0,
+    causal: bool = False,
+    window_size: int = 0,
+    moves: bool = True,
 ) -> tuple[Any, int]:
     """Return the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
 
@@ -56,6 +60,10 @@ def attention(
         mask: kind of mask, one of ``NP_MASK_*``.
         fill: the score of masked positions, for a boolean mask.
         safe: whether rows whose softmax is NaN become zeros.
+        softcap: of the scores; 0 for none.
+        causal: whether keys behind a row's position are not seen.
+        window_size: keys up to its position that are seen; 0 for all.
+        moves: whether each row is at the next position; all are at one otherwise.
     """
     if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
         raise BackendError("the last axis of an operand of attention is not dense")
@@ -81,7 +89,12 @@ def attention(
     kernels.set_dims(params.out_strides, out_strides[:4])
     kernels.set_dims(params.mask_strides, strides[3] if len(strides) > 3 else [0] * 5)
     params.mask, params.fill = calls.constant("NP_MASK", mask), fill
-    params.scale, params.safe = scale, safe
+    params.scale, params.safe, params.softcap = scale, safe, softcap
+    params.visible.causal, params.visible.window_size, params.visible.moves = (
+        causal,
+        window_size,
+        moves,
+    )
     params.block, params.parts, params.part_rows = block, parts, part_rows
     params.target = kernels.code()
     params.thread_scratch = -(-scratch // _LINE) * _LINE

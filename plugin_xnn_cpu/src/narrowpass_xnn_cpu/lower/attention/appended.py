@@ -16,12 +16,8 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, elements
-from narrowpass_planning.state.appending import (
-    APPEND_ROWS,
-    DOMAIN,
-    AppendError,
-    CacheFullError,
-)
+from narrowpass_planning.state.errors import AppendError, CacheFullError
+from narrowpass_planning.state.operators import APPEND_ROWS, CAUSAL_MASK, DOMAIN
 from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype
@@ -125,11 +121,18 @@ class AppendedAttention(Computation):
                 found.reshape(-1)[-2] = capacity
             return found
 
+        rows = self.append.new_rows(new)
+        queries = View(shapes[0], self.attention.perms[0]).shape[-2]
+        if self.attention.visible and queries != rows:
+            raise BackendError(
+                f"{queries} queries and {rows} new rows have no causal mask; feed as many tokens "
+                "as are appended"
+            )
         run = self.attention.size_of(operands, dataclasses.replace(sizing, value=value))
         if run.params is None:
             return run
         params = attention_params.appended_attention(
-            run.params, len(operands), self.append.new_rows(new), capacity, columns=self.columns
+            run.params, len(operands), rows, capacity, columns=self.columns
         )
         return Run(run.shape, "NP_APPENDED_ATTENTION", params=params, workspace=run.workspace)
 
@@ -208,4 +211,18 @@ def _append(op: Op, builder: Builder) -> None:
     builder.compute(AppendRows(axis, perm), slots, op.output)
 
 
-RULES: tuple[Rule, ...] = (*rules(APPEND_ROWS, domain=DOMAIN, lower=_append, check=_check),)
+def _check_mask(op: Op, facts: Facts) -> str | None:
+    """Return why a causal mask is computed: those that are masks of attention are not."""
+    readers = [use.node for use in op.output.uses()]
+    names = ", ".join(f"{node.name or node.outputs[0].name!r} ({node.op_type})" for node in readers)
+    return f"it is read by {names}, which is not fused into attention"
+
+
+def _lower_mask(op: Op, builder: Builder) -> None:
+    raise AppendError(f"{op.output.name!r} is no mask of attention")
+
+
+RULES: tuple[Rule, ...] = (
+    *rules(APPEND_ROWS, domain=DOMAIN, lower=_append, check=_check),
+    *rules(CAUSAL_MASK, domain=DOMAIN, lower=_lower_mask, check=_check_mask),
+)

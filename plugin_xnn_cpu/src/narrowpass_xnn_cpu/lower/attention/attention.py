@@ -66,6 +66,10 @@ def _attention(op: Op, builder: Builder) -> None:
         fill=op.get("fill", 0.0),
         safe=op.get("safe", False),
         grouped=op.get("grouped", False),
+        softcap=op.get("softcap", 0.0),
+        visible=op.get("visible", False),
+        causal=op.get("causal", False),
+        window_size=op.get("window_size", 0),
         targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
     )
     emit_attention(attention, slots, builder, output, perm, masks[0] if masks else None)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
+from narrowpass_planning.state.errors import AppendError
 from narrowpass_xnn_cpu.lower.attention.appended import appended_attention
 from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -94,6 +95,10 @@ def emit_attention(
     if (appended := appended_attention(attention, operands, writers, mask)) is not None:
         builder.compute(*appended, value, perm)
         return
+    if attention.visible:
+        raise AppendError(
+            f"attention {value.name!r} has a causal mask of caches, and reads others than these"
+        )
     pasts = [_past_piece(source) for source in sources]
     pieces = [past for past in pasts if past is not None]
     if len(pieces) < 2:

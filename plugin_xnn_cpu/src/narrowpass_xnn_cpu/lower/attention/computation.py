@@ -38,6 +38,11 @@ class Attention(Computation):
             beside [batch, groups · heads of a group, ..] (Ainslie et al., GQA, 2023).
         targets: names of the shapes [batch, groups, heads of a group, rows, depth] that k and v
             are expanded to; other axes may be broadcast too.
+        softcap: c, where scores become c · tanh(scores / c) before the mask; 0 for nothing.
+        visible: whether `causal` and `window_size` count: a query's position, its row behind those
+            that caches had before, decides which keys it sees.
+        causal: whether keys behind it are not seen.
+        window_size: the number of keys up to it that are seen; 0 for all.
     """
 
     mnemonic = "attention"
@@ -49,6 +54,10 @@ class Attention(Computation):
     safe: bool = False
     grouped: bool = False
     targets: tuple[str, ...] = ()
+    softcap: float = 0.0
+    visible: bool = False
+    causal: bool = False
+    window_size: int = 0
 
     def shape_values(self) -> tuple[str, ...]:
         """See `Computation.shape_values`."""
@@ -95,10 +104,10 @@ class Attention(Computation):
             whole = zip((q, k, v, *masks), strides, strict=True)
             strides = [_group_strides(view.shape, steps, groups[0], each) for view, steps in whole]
             out_strides = _group_strides(out.shape, out_strides, groups[0], each)
-        rows = scores[-2]
+        rows, moves = scores[-2], True
         if rows == 1 and not strides[1][2] and not strides[2][2]:
             # Decode: the heads of a group become rows, so that their keys are read once.
-            rows, many[2] = many[2], 1
+            rows, many[2], moves = many[2], 1, False
             for steps in (*strides[:1], *strides[3:], out_strides):
                 steps[2], steps[3] = 0, steps[2]
         params, workspace = attention_params.attention(
@@ -114,6 +123,10 @@ class Attention(Computation):
             mask=self.mask if masks else "none",
             fill=self.fill,
             safe=self.safe,
+            softcap=self.softcap,
+            causal=self.causal,
+            window_size=self.window_size,
+            moves=moves,
         )
         return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
 

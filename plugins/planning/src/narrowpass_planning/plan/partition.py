@@ -15,7 +15,8 @@ from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Executor, Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
-from narrowpass_planning.state.appending import LENGTH, CacheFullError
+from narrowpass_planning.state.errors import CacheFullError
+from narrowpass_planning.state.operators import LENGTH
 
 
 @dataclass(frozen=True)

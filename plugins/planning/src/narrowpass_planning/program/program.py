@@ -45,7 +45,8 @@ from narrowpass_planning.plan.step import Times
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body
-from narrowpass_planning.state.appending import AppendError, CacheFullError, append_in_place
+from narrowpass_planning.state.appending import append_in_place
+from narrowpass_planning.state.errors import AppendError, CacheFullError
 from narrowpass_planning.state.method import AppendingMethod
 from narrowpass_planning.state.session import AppendingSession
 from narrowpass_planning.weights import names
@@ -416,14 +417,14 @@ class PlannedProgram(Program):
                 prepared = inferred(model, self._lowering)
                 states = {value.input for value in taken}
                 checker = FeedChecker.of(prepared.graph, name).without(states)
-                append_in_place(prepared, grown)
+                fed = append_in_place(prepared, grown)
                 context = self._context(session, contents, name)
                 method = self._compile(name, prepared, context)
                 if method.decided:
                     raise AppendError(f"branches of method {name!r} depend on shapes")
                 _forget_weights(prepared)
                 fixed = [state for state in updated if state.axis is None]
-                found[name] = AppendingMethod(method, checker, taken, fixed)
+                found[name] = AppendingMethod(method, checker, taken, fixed, fed)
             self._packed.append(session)
         if len({frozenset(method.caches) for method in found.values()}) > 1:
             raise AppendError("its methods append to different caches")

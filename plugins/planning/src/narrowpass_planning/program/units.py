@@ -21,7 +21,8 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Source
-from narrowpass_planning.state.appending import DOMAIN, AppendError
+from narrowpass_planning.state.errors import AppendError
+from narrowpass_planning.state.operators import CAUSAL_MASK, DOMAIN
 from narrowpass_planning.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +42,12 @@ def compile_units(
             continue
         for entry in unit.ops:
             if entry.op.nodes and entry.op.nodes[0].domain == DOMAIN:
-                raise AppendError(f"{entry.op.output.name!r} is not appended to: {entry.reason}")
+                what = (
+                    "is no mask of attention"
+                    if entry.op.kind == CAUSAL_MASK
+                    else "is not appended to"
+                )
+                raise AppendError(f"{entry.op.output.name!r} {what}: {entry.reason}")
         items = [
             shape_node(entry.op, facts, model)
             if entry.target is Target.SHAPES

@@ -12,38 +12,24 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
 from narrowpass_ir.state import State
-
-DOMAIN = "narrowpass.state"
-APPEND_ROWS = "AppendRows"
-"""The operator ``AppendRows(cache, new, length)`` with the attribute ``axis``."""
-LENGTH = "narrowpass.length"
-"""Name of the input, int64[1]: the rows that caches have before the run."""
+from narrowpass_planning.state.errors import AppendError
+from narrowpass_planning.state.lengths import Appended, Fed, Lengths
+from narrowpass_planning.state.operators import APPEND_ROWS, DOMAIN, LENGTH
 
 
-class AppendError(BackendError):
-    """A model whose caches cannot be appended to in place. The message says why."""
-
-
-class CacheFullError(BackendError):
-    """Caches have no room for the rows of a run.
-
-    Attributes:
-        rows: that they need room for.
-    """
-
-    def __init__(self, rows: int, room: int) -> None:
-        super().__init__(f"{rows} rows do not fit caches of {room}")
-        self.rows = rows
-
-
-def append_in_place(model: ir.Model, states: Sequence[State]) -> None:
+def append_in_place(model: ir.Model, states: Sequence[State]) -> Fed:
     """Replace the Concat of each cache by `AppendRows`; caches are no outputs any more.
+
+    What is computed from the shapes of caches, positions and masks, is computed from the number of
+    rows; see `lengths`.
 
     Args:
         model: with types and shapes inferred; changed.
         states: of the model, with an axis each.
+
+    Returns:
+        What the session takes of its feeds.
 
     Raises:
         AppendError: a cache is read, or computed, in another way.
@@ -55,20 +41,23 @@ def append_in_place(model: ir.Model, states: Sequence[State]) -> None:
     replaced = []
     for state in states:
         past, present = inputs[state.input], outputs[state.output]
-        replaced.append((past, _concat_of(past, present, state), present, state))
-    _check_shapes([concat.outputs[0] for _, concat, _, _ in replaced])
-    given = {id(present) for _, _, present, _ in replaced}
+        replaced.append((Appended(state, past, _concat_of(past, present, state)), present))
+    caches = [cache for cache, _ in replaced]
+    given = {id(present) for _, present in replaced}
+    lengths = Lengths(graph, caches, _views_of([cache.whole for cache in caches]), length)
     kept = [value for value in graph.outputs if id(value) not in given]
     del graph.outputs[:]
     graph.outputs.extend(kept)
+    lengths.replace()
+    _check_shapes(caches)
     graph.inputs.append(length)
-    for past, concat, present, state in replaced:
-        whole = concat.outputs[0]
+    for cache, present in replaced:
+        past, concat, whole = cache.past, cache.concat, cache.whole
         append = ir.Node(
             DOMAIN,
             APPEND_ROWS,
             [past, concat.inputs[1], length],
-            [ir.AttrInt64("axis", state.axis or 0)],
+            [ir.AttrInt64("axis", cache.state.axis or 0)],
             name=concat.name,
             outputs=[ir.Value(name=f"{whole.name}.appended", type=past.type, shape=whole.shape)],
         )
@@ -78,6 +67,7 @@ def append_in_place(model: ir.Model, states: Sequence[State]) -> None:
             use.node.replace_input_with(use.idx, append.outputs[0])
         graph.remove(concat, safe=True)
     model.opset_imports[DOMAIN] = 1
+    return lengths.fed()
 
 
 def _concat_of(past: ir.Value, present: ir.Value, state: State) -> ir.Node:
@@ -93,19 +83,29 @@ def _concat_of(past: ir.Value, present: ir.Value, state: State) -> ir.Node:
     axis = node.attributes.get_int("axis", 0)
     if node.inputs[0] is not past or not rank or axis % rank != state.axis:
         raise AppendError(f"{what} is not the first operand of its Concat, along its axis")
-    if len(past.uses()) != 1:
-        raise AppendError(f"{what} is read by other nodes than its Concat")
+    for use in past.uses():
+        reader = use.node
+        if reader is not node and (reader.domain or reader.op_type != "Shape"):
+            raise AppendError(
+                f"{what} is read by node {reader.name or reader.outputs[0].name!r} "
+                f"({reader.op_type}), and not by its Concat alone; read what the Concat yields"
+            )
     return node
 
 
-def _check_shapes(caches: Sequence[ir.Value]) -> None:
-    """Check that the shapes of caches, which become those of buffers, are not computed with."""
-    views = [view for cache in caches for view in _views_of(cache)]
+def _check_shapes(caches: Sequence[Appended]) -> None:
+    """Check that the shapes of views of caches, which are those of buffers, size such views alone.
+
+    Those of caches themselves were replaced; see `lengths`.
+    """
+    views = _views_of([cache.whole for cache in caches])
     for node in [use.node for value in views for use in value.uses()]:
         shape = node.op_type == "Shape"
         if node.op_type == "Size" or (shape and not _sizes_views(node.outputs[0], views)):
-            name = node.name or node.outputs[0].name
-            raise AppendError(f"node {name!r} reads the shape of a cache")
+            raise AppendError(
+                f"node {node.name or node.outputs[0].name!r} ({node.op_type}) reads the shape of a "
+                "cache in another form; read that of the cache itself"
+            )
 
 
 _VIEWS = frozenset(["Identity", "Reshape", "Squeeze", "Unsqueeze", "Expand"])
@@ -146,9 +146,9 @@ def _sizes_views(value: ir.Value, views: Sequence[ir.Value]) -> bool:
     return True
 
 
-def _views_of(value: ir.Value) -> list[ir.Value]:
-    """Return a value, and those that have its elements in other shapes."""
-    found = [value]
+def _views_of(values: Sequence[ir.Value]) -> list[ir.Value]:
+    """Return values, and those that have their elements in other shapes."""
+    found = list(values)
     for view in found:
         readers = [use.node for use in view.uses()]
         found += [node.outputs[0] for node in readers if node.op_type in _VIEWS]

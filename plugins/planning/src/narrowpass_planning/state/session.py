@@ -13,9 +13,10 @@ from narrowpass.runtime.requests import choose_method, choose_outputs
 from narrowpass.state.plain import check_values, dtype_of, initial, states_of
 from narrowpass.state.session import Runner, Session
 from narrowpass_planning.plan.step import Array
-from narrowpass_planning.state.appending import LENGTH, CacheFullError
 from narrowpass_planning.state.buffers import Buffers, Cache, rows_of
+from narrowpass_planning.state.errors import CacheFullError
 from narrowpass_planning.state.method import AppendingMethod
+from narrowpass_planning.state.operators import LENGTH
 
 if TYPE_CHECKING:
     from narrowpass.runtime.arrays import Feeds, Outputs
@@ -130,7 +131,11 @@ class AppendingSession(Session):
         if token is None or buffers is None or len(buffers.users) > 1 or type(feeds) is not dict:
             return None
         self._rows[0] = self._length
-        given = {**feeds, **self._fixed_of(appending), LENGTH: self._rows}
+        given = {
+            **appending.derive(feeds, self._length),
+            **self._fixed_of(appending),
+            LENGTH: self._rows,
+        }
         total = self._length + token.rows
         with self._program.naming(appending.method):
             results = token.run(given, buffers, total, self._program.threads())
@@ -161,6 +166,7 @@ class AppendingSession(Session):
                 checked[state.input] = (
                     initial(spec, state, signature, feeds) if kept is None else kept
                 )
+        checked = appending.derive(checked, self._length)
         appending.token = None  # this run binds other caches
         wanted = list(appending.outputs if outputs is None else outputs)
         wanted += [state.output for state in appending.updated]
@@ -177,6 +183,7 @@ class AppendingSession(Session):
                 if full.rows <= buffers.room:
                     raise
                 room = full.rows
+        appending.check_rows(feeds)
         self._length += appending.appended_rows()
         if outputs is None:
             appending.prepare(buffers, given)

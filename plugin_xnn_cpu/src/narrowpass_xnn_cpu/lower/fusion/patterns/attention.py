@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.state.operators import CAUSAL_MASK, DOMAIN
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.fusion.matching import (
     Group,
@@ -73,7 +74,8 @@ def match(softmax: ir.Node, facts: Facts, version: int) -> Group | None:
     masked = _unmasked(scores.value, facts)
     if masked is None:
         return None
-    scaled = _unscaled(_Operand(masked.scores), facts)
+    capped = _uncapped(masked.scores, facts)
+    scaled = capped.scores
     qk = producer(scaled.value, "MatMul")
     if qk is None or facts.only_user(qk.outputs[0]) is None:
         return None
@@ -82,12 +84,61 @@ def match(softmax: ir.Node, facts: Facts, version: int) -> Group | None:
     keys, values, targets, attributes = _keys_and_values(k, q.value, last.inputs[1], facts)
     attributes["scale"] = scaled.scale * q.scale * k.scale
     attributes["safe"] = safe
-    masks = [*masked.masks, None, None][:2]
+    attributes["softcap"] = capped.softcap
+    others, visible = _without_causal(masked.masks)
+    attributes |= visible
+    masks = [*others, None, None][:2]
     inputs = [q.value, keys, values, *masks, *targets]
-    if masked.masks:
+    if others:
         attributes |= {"mask": masked.kind, "fill": masked.fill}
-    before = [softmax, *scores.nodes, *masked.nodes, *scaled.nodes, qk, *q.nodes, *k.nodes]
+    around = [*scores.nodes, *masked.nodes, *capped.nodes, *scaled.nodes]
+    before = [softmax, *around, qk, *q.nodes, *k.nodes]
     return Group("attention", inputs, [*reversed(before), *after, last], attributes)
+
+
+@dataclass
+class _Capped:
+    """Scores and their soft cap: softcap · tanh(scores / softcap); 0 for none."""
+
+    scores: _Operand
+    softcap: float = 0.0
+    nodes: list[ir.Node] = field(default_factory=list)
+
+
+def _uncapped(value: ir.Value | None, facts: Facts) -> _Capped:
+    """Return scores before their scale, and before their soft cap where they have one."""
+    node = producer(value, "Mul")
+    constant = None if node is None else split_constant(node, facts)
+    tanh = None if constant is None else producer(constant[0], "Tanh")
+    if node is None or constant is None or tanh is None or constant[1] <= 0:
+        return _Capped(_unscaled(_Operand(value), facts))
+    if not _has_sole_reader(node, facts) or not _has_sole_reader(tanh, facts):
+        return _Capped(_unscaled(_Operand(value), facts))
+    # By the cap, and by the root of the head size.
+    scaled = _unscaled(_unscaled(_Operand(tanh.inputs[0]), facts), facts)
+    scaled.scale *= constant[1]
+    return _Capped(scaled, constant[1], [node, tanh])
+
+
+def _without_causal(
+    masks: list[ir.Value | None],
+) -> tuple[list[ir.Value | None], dict[str, object]]:
+    """Return masks without causal ones of appended caches, and the attributes of these."""
+    others: list[ir.Value | None] = []
+    nodes = []
+    for mask in masks:
+        node = None if mask is None else mask.producer()
+        if node is None or (node.domain, node.op_type) != (DOMAIN, CAUSAL_MASK):
+            others.append(mask)
+            continue
+        nodes.append(node)
+        others += node.inputs[1:]
+    if not nodes:
+        return others, {}
+    window_sizes = [node.attributes.get_int("window_size", 0) for node in nodes]
+    window_size = min(filter(None, window_sizes), default=0)
+    causal = any(node.attributes.get_int("causal", 0) for node in nodes)
+    return others, {"visible": True, "causal": causal, "window_size": window_size}
 
 
 def _guarded(weights: ir.Value, facts: Facts) -> tuple[ir.Value, list[ir.Node]]:
@@ -142,7 +193,7 @@ def _unmasked(value: ir.Value | None, facts: Facts) -> _Masked | None:
     if node.op_type == "Add":
         first, second = node.inputs
         for scores, mask in ((first, second), (second, first)):
-            behind = producer(_unscaled(_Operand(scores), facts).value, "MatMul")
+            behind = producer(_uncapped(scores, facts).scores.value, "MatMul")
             if behind is not None and _has_sole_reader(behind, facts):
                 return _Masked(scores, [mask], nodes=[node])
         for scores, mask in ((first, second), (second, first)):
