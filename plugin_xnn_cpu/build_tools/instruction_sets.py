@@ -43,6 +43,7 @@ _ARM = ("plain", "neondot")
 
 TEMPLATES = {
     "attention/code.c": _VECTORS,
+    "attention/narrow_code.c": _VECTORS,
     "depthwise/fp32_code.c": _VECTORS,
     "depthwise/int8_vnni_avx512.c": ("avx512vnni",),
     "epilogue/code.c": _VECTORS,

@@ -9,6 +9,7 @@
  * Softmax takes the largest score of the row away first, as is usual, and divides after the matmul
  * with the values: rows of `values` numbers instead of rows of `keys`. */
 #include "attention/head.h"
+#include "attention/narrow_job.h"
 
 static void part(void *context, size_t thread, size_t index) {
   const np_attention_job *task = context;
@@ -97,16 +98,7 @@ int np_appended_attention(np_job *job) {
   p->keys = (size_t)length + a->new_rows;
   if (p->keys == 0) return NP_STATUS_INDEX;
   for (int i = 0; i < 4 && a->mask_rows; i++) p->mask_strides[i] *= (ptrdiff_t)p->keys;
-  p->visible.position = (size_t)length;
-  /* Keys that no row sees are not read. */
-  const size_t hidden = p->visible.window_size > 0 && (size_t)length + 1 > p->visible.window_size
-                            ? (size_t)length + 1 - p->visible.window_size
-                            : 0;
-  if (hidden > 0) {
-    p->keys -= hidden;
-    p->visible.position -= hidden;
-  }
-  const ptrdiff_t from = (ptrdiff_t)hidden;
+  const ptrdiff_t from = (ptrdiff_t)np_hide_keys(p, (size_t)length);
   const size_t mask_size = p->mask == NP_MASK_ADDED ? sizeof(float) : 1;
   const void *inputs[4] = {
       job->inputs[0],
@@ -118,6 +110,11 @@ int np_appended_attention(np_job *job) {
     inputs[3] = (const char *)job->inputs[3] + from * p->mask_strides[4] * (ptrdiff_t)mask_size;
   }
   np_job seen = {job->params, inputs, job->out, job->scratch, job->workers, 0};
+  if (a->chunked && p->keys > NP_CACHE_CHUNK) {
+    const np_attention_job chunked = attention_of(p, &seen);
+    np_attend_chunks(&chunked, NP_CACHE_FLOAT32, NULL, 0, job->workers);
+    return 0;
+  }
   if (!a->at_once) return attend(p, &seen);
   /* All rows are cached ones, which lie where they belong. */
   cached.past = p->keys;

@@ -81,4 +81,5 @@ struct np_appended_attention_params {
   size_t new_rows;
   int32_t mask_rows; /* whether the mask's strides are in rows */
   int32_t at_once;   /* whether few query rows read keys and values once, in blocks */
+  int32_t chunked;   /* whether more rows of the cache than a chunk are attended in chunks */
 };

@@ -179,19 +179,6 @@ static void multiply_block(const float *a, ptrdiff_t a_stride, size_t rows,
 
 #include "attention/softmax_code.h"
 
-/* Which head this is, on each of the axes that heads have. */
-NP_INLINE void place_of(const struct np_attention_params *p, size_t number, size_t *at) {
-  at[0] = number / p->heads[2] / p->heads[1];
-  at[1] = number / p->heads[2] % p->heads[1];
-  at[2] = number % p->heads[2];
-}
-
-/* Where a head of an operand starts. */
-NP_INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
-  return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
-         (ptrdiff_t)at[2] * strides[2];
-}
-
 /* A head of each operand, and of the result. */
 typedef struct {
   const float *q;

@@ -28,5 +28,28 @@ typedef void np_attention_head(const np_attention_job *task, size_t number, size
 /* All rows of one head, and the copy of its cache. */
 typedef void np_attention_cache(const np_attention_job *task, size_t number, float *scratch);
 
+/* Which head this is, on each of the axes that heads have. */
+NP_INLINE void place_of(const struct np_attention_params *p, size_t number, size_t *at) {
+  at[0] = number / p->heads[2] / p->heads[1];
+  at[1] = number / p->heads[2] % p->heads[1];
+  at[2] = number % p->heads[2];
+}
+
+/* Where a head of an operand starts. */
+NP_INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
+  return (ptrdiff_t)at[0] * strides[0] + (ptrdiff_t)at[1] * strides[1] +
+         (ptrdiff_t)at[2] * strides[2];
+}
+
+/* Set the position of the first query row, and leave out keys in front of all windows: their
+ * number, which callers add to the addresses of keys, values and mask. `keys` are those there are. */
+NP_INLINE size_t np_hide_keys(struct np_attention_params *p, size_t position) {
+  const size_t window = p->visible.window_size;
+  const size_t hidden = window > 0 && position + 1 > window ? position + 1 - window : 0;
+  p->keys -= hidden;
+  p->visible.position = position - hidden;
+  return hidden;
+}
+
 NP_DECLARE_FOR_ISAS(np_attention_head, np_attention_head);
 NP_DECLARE_FOR_ISAS(np_attention_cache, np_attention_cache);

@@ -125,13 +125,16 @@ NP_INLINE void cap_row(float *scores, size_t keys, float cap) {
   }
 }
 
-/* Scores of keys that row `row` does not see become -infinity. */
-NP_INLINE void hide_unseen(const struct np_visible *visible, size_t row, float *scores,
-                                 size_t keys) {
+/* Scores of keys that row `row` does not see become -infinity. The scores are those of the keys
+ * from `first` on. */
+NP_INLINE void hide_unseen(const struct np_visible *visible, size_t row, size_t first,
+                           float *scores, size_t keys) {
   const size_t last = visible->position + (visible->moves ? row : 0) + 1;
-  const size_t hidden = visible->window_size > 0 && last > visible->window_size ? last - visible->window_size : 0;
-  for (size_t n = 0; n < hidden && n < keys; n++) scores[n] = -INFINITY;
-  for (size_t n = last; visible->causal && n < keys; n++) scores[n] = -INFINITY;
+  const size_t window = visible->window_size;
+  const size_t start = window > 0 && last > window ? last - window : 0;
+  for (size_t n = first; n < start && n < first + keys; n++) scores[n - first] = -INFINITY;
+  if (!visible->causal) return;
+  for (size_t n = last > first ? last : first; n < first + keys; n++) scores[n - first] = -INFINITY;
 }
 
 /* Rows of scores to their exponentials, before they are divided by their sum. A row's
@@ -145,7 +148,7 @@ NP_INLINE void weigh(const np_attention_job *task, float *scores, size_t row_siz
     const ptrdiff_t at = offset + (ptrdiff_t)m * p->mask_strides[3];
     if (p->softcap > 0.0f) cap_row(scores + m * row_size, p->keys, p->softcap);
     if (p->visible.causal || p->visible.window_size > 0) {
-      hide_unseen(&p->visible, first + m, scores + m * row_size, p->keys);
+      hide_unseen(&p->visible, first + m, 0, scores + m * row_size, p->keys);
     }
     largest[m] = mask_any(p, scores + m * row_size, task->mask, at);
   }

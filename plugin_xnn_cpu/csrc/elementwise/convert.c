@@ -1,5 +1,6 @@
 /* Conversions between float32 and narrower floats. */
 #include "elementwise/convert.h"
+#include "elementwise/half.h"
 #include "runtime/kernel.h"
 
 #define TILE 4096
@@ -13,30 +14,6 @@ NP_INLINE float from_half(uint16_t half) {
   return np_float_of((magnitude >= 0x0f800000u ? special : finite) | sign);
 }
 
-/* Rounding is left to a sum: the addend's last bit is worth that of the result. */
-NP_INLINE uint16_t to_half(float value) {
-  const uint32_t bits = np_bits_of(value);
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  /* Normal results: round the 13 bits that go, and move the exponent. */
-  const uint32_t odd = (magnitude >> 13) & 1u;
-  const uint32_t normal = (magnitude + 0x0fffu + odd - 0x38000000u) >> 13;
-  /* Subnormal ones: 2^-24 is the last bit of 0.5. */
-  const uint32_t tiny = np_bits_of(np_float_of(magnitude) + 0.5f) - 0x3f000000u;
-  uint32_t result = magnitude < 0x38800000u ? tiny : normal;
-  result = magnitude >= 0x477ff000u ? 0x7c00u : result; /* 65520 and above */
-  result = magnitude > 0x7f800000u ? 0x7e00u : result;  /* NaN */
-  return (uint16_t)(result | sign);
-}
-
-NP_INLINE uint16_t rounded(float value) {
-  const uint32_t bits = np_bits_of(value);
-  const uint32_t odd = (bits >> 16) & 1u;
-  const uint32_t result = (bits + 0x7fffu + odd) >> 16;
-  const uint32_t quiet = (bits >> 16) | 0x40u;
-  return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : result);
-}
-
 #define NP_CONVERSION(name, source, target, expression)        \
   NP_TILE(name) {                                              \
     const source *in = (const source *)job->inputs[0] + start; \
@@ -48,11 +25,11 @@ NP_INLINE uint16_t rounded(float value) {
   }
 
 NP_CONVERSION(f16_to_f32, uint16_t, float, from_half(x))
-NP_CONVERSION(f32_to_f16, float, uint16_t, to_half(x))
+NP_CONVERSION(f32_to_f16, float, uint16_t, np_half_of(x))
 NP_CONVERSION(bf16_to_f32, uint16_t, float, np_float_of((uint32_t)x << 16))
-NP_CONVERSION(f32_to_bf16, float, uint16_t, rounded(x))
-NP_CONVERSION(round_to_f16, float, float, from_half(to_half(x)))
-NP_CONVERSION(round_to_bf16, float, float, np_float_of((uint32_t)rounded(x) << 16))
+NP_CONVERSION(f32_to_bf16, float, uint16_t, np_bfloat_of(x))
+NP_CONVERSION(round_to_f16, float, float, from_half(np_half_of(x)))
+NP_CONVERSION(round_to_bf16, float, float, np_float_of((uint32_t)np_bfloat_of(x) << 16))
 
 int np_convert(np_job *job) {
   static np_tile *const parts[] = {

@@ -95,18 +95,27 @@ class Program(Uncopied, abc.ABC):
     states: tuple[State, ...] = ()
     """What a session keeps between runs: the states of the bundle, such as KV caches."""
 
-    def session(self) -> Session:
+    def session(self, cache_dtype: str | None = None) -> Session:
         """Return a session that keeps the program's state between runs, empty at first.
 
         Several sessions of one program share its weights. A backend that can append to caches in
         place overrides it; this one feeds each run the states that the last one returned.
 
+        Args:
+            cache_dtype: type that KV caches are stored in, where the backend has a choice; None
+                for that of the model.
+
         Raises:
-            UsageError: the bundle has no state, or the program is closed.
+            UsageError: the bundle has no state, the program is closed, or a `cache_dtype` that
+                the backend has no caches of.
         """
         from narrowpass.state.plain import PlainSession  # entry modules must not import numpy
 
         self.check_states()
+        if cache_dtype is not None:
+            raise UsageError(
+                "this backend stores caches as the model does; leave `cache_dtype` out"
+            )
         return PlainSession(self, self.states)
 
     def check_states(self) -> None:

@@ -212,9 +212,9 @@ class Session(Uncopied, abc.ABC):
             UsageError: `path` is a folder, or its folder does not exist.
             OutputError: it cannot be written; what was there stays.
         """
-        arrays: dict[str, Any] = {
-            f"state.{name}": _stored(value) for name, value in self.values().items()
-        }
+        with self._lock:
+            self._check_open()
+            arrays: dict[str, Any] = self._file_arrays()
         with replacing_file(Path(path_of(path, "`path`"))) as file:
             np.savez(file, **arrays)
 
@@ -235,10 +235,20 @@ class Session(Uncopied, abc.ABC):
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is one array")
             with file:
-                values = {name.removeprefix("state."): file[name] for name in file.files}
+                arrays = {name: file[name] for name in file.files}
         except _DAMAGED as error:
             raise DataError(f"{text}: is no state that Session.save wrote: {error}") from error
-        self.restore(values)
+        with self._lock:
+            self._check_open()
+            self._take_file(arrays)
+
+    def _file_arrays(self) -> dict[str, Array]:
+        """Return copies of what `save` writes, by name."""
+        return {f"state.{name}": _stored(value) for name, value in self.values().items()}
+
+    def _take_file(self, arrays: Mapping[str, Array]) -> None:
+        """Replace all states by what `load` has read."""
+        self.restore({name.removeprefix("state."): value for name, value in arrays.items()})
 
     def close(self) -> None:
         """Free the state. A second call does nothing."""

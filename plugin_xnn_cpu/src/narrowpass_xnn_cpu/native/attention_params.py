@@ -23,7 +23,7 @@ A decoder reads the copy in its next run, after all weights, by which time the p
 have evicted it; they have not if the model is small.
 """
 
-_ELEMENT = 4
+_FLOAT = 4
 
 
 def attention(
@@ -152,7 +152,7 @@ def cached_attention(
     for index, (whole, piece) in enumerate(zip(wholes, pieces, strict=True)):
         size = [0] if piece is None else piece
         strides = [0] if piece is None else kernels.dense_strides(whole)
-        copied = kernels.copy(size, kernels.dense_strides(size), strides, _ELEMENT)
+        copied = kernels.copy(size, kernels.dense_strides(size), strides, _FLOAT)
         params.copies[index] = copied[0]
     params.cache_input = first
     if attention is None:
@@ -163,7 +163,7 @@ def cached_attention(
     if others or not _at_once(params.attention, lib.NP_ATTENTION_CACHE_ROWS):
         return params
     params.at_once, params.past = True, past
-    params.streamed = sum(map(math.prod, filter(None, pieces))) * _ELEMENT >= STREAMED_BYTES
+    params.streamed = sum(map(math.prod, filter(None, pieces))) * _FLOAT >= STREAMED_BYTES
     keys = params.attention.keys
     for axis in range(3):
         params.k_strides[axis] = params.attention.k_strides[axis] // keys * past
@@ -172,21 +172,30 @@ def cached_attention(
 
 
 def appended_attention(
-    attention: Any, length_input: int, new_rows: int, capacity: int, *, columns: bool
-) -> Any:
-    """Return the parameters of ``NP_APPENDED_ATTENTION``.
+    attention: Any,
+    length_input: int,
+    new_rows: int,
+    capacity: int,
+    threads: int,
+    *,
+    columns: bool,
+) -> tuple[Any, int]:
+    """Return the parameters of ``NP_APPENDED_ATTENTION``, and the bytes of workspace of chunks.
 
     Args:
         attention: parameters of ``NP_ATTENTION`` over the whole caches.
         length_input: index of the number of rows before the run among the inputs.
         new_rows: rows that the run appends.
         capacity: rows of the caches.
+        threads: threads that may compute at once.
         columns: whether the mask has a column for each row.
     """
+    lib = extension().lib
     params = calls.parameters("NP_APPENDED_ATTENTION")
     params.attention = attention[0]
     params.length_input, params.new_rows = length_input, new_rows
-    params.at_once = _few_rows(attention, extension().lib.NP_ATTENTION_CACHE_ROWS)
+    params.at_once = _few_rows(attention, lib.NP_ATTENTION_CACHE_ROWS)
+    params.chunked = attention.rows <= lib.NP_CACHE_MAX_ROWS
     params.mask_rows = columns
     if columns:
         strides = params.attention.mask_strides
@@ -194,6 +203,62 @@ def appended_attention(
             strides[axis] //= capacity
         # Also where the buffer has one row.
         strides[4] = 1
+    if not params.chunked:
+        return params, 0
+    return params, _FLOAT * int(
+        lib.np_chunked_floats(extension().ffi.addressof(params, "attention"), threads)
+    )
+
+
+def narrow_attention(
+    appended: Any, cache_elements: Sequence[int], stored: str, threads: int
+) -> tuple[Any, int]:
+    """Return the parameters of ``NP_NARROW_ATTENTION``, and the bytes of workspace that it needs.
+
+    Args:
+        appended: parameters of ``NP_APPENDED_ATTENTION``.
+        cache_elements: of the buffers of keys and of values.
+        stored: type of their elements, one of ``NP_CACHE_*``.
+        threads: threads that may compute at once.
+    """
+    params = calls.parameters("NP_NARROW_ATTENTION")
+    params.appended = appended[0]
+    params.type = calls.constant("NP_CACHE", stored)
+    kernels.set_dims(params.cache_elements, cache_elements)
+    inner = params.appended.attention
+    if inner.rows <= extension().lib.NP_CACHE_MAX_ROWS:
+        params.appended.at_once = True
+        floats = extension().lib.np_chunked_floats(extension().ffi.addressof(inner), threads)
+        return params, _FLOAT * int(floats)
+    params.appended.at_once = False
+    upcast = inner.keys * (inner.depth + inner.values)
+    inner.thread_scratch += -(-upcast // _LINE) * _LINE
+    return params, _FLOAT * threads * inner.thread_scratch
+
+
+def narrow_append(
+    sizes: Sequence[int], strides: Sequence[int], cache: Sequence[int], axis: int, stored: str
+) -> Any:
+    """Return the parameters of ``NP_NARROW_APPEND``.
+
+    Args:
+        sizes: shape of the new rows.
+        strides: of the new rows, in elements.
+        cache: shape of the buffer, dense.
+        axis: of rows, not the last one.
+        stored: type of the cache's elements, one of ``NP_CACHE_*``.
+    """
+    dense = kernels.dense_strides(cache)
+    leading, (given, written) = kernels.collapse_axes(sizes[:-1], (strides[:-1], dense[:-1]))
+    params = calls.parameters("NP_NARROW_APPEND")
+    kernels.set_dims(params.sizes, leading)
+    kernels.set_dims(params.in_strides, given)
+    kernels.set_dims(params.out_strides, written)
+    params.rank = len(leading)
+    params.depth, params.depth_stride = sizes[-1], strides[-1] if sizes[-1] > 1 else 1
+    params.new_rows, params.capacity = sizes[axis], cache[axis]
+    params.row_elements, params.cache_elements = dense[axis], math.prod(cache)
+    params.type = calls.constant("NP_CACHE", stored)
     return params
 
 

@@ -17,6 +17,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, elements
 from narrowpass_planning.state.errors import AppendError, CacheFullError
+from narrowpass_planning.state.narrow import FLOAT32
 from narrowpass_planning.state.operators import APPEND_ROWS, CAUSAL_MASK, DOMAIN
 from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -40,12 +41,14 @@ class AppendRows(Computation):
     Attributes:
         axis: of rows, in the layout of ONNX.
         perm: layout of the new rows.
+        stored: type of the cache's elements; see `narrow.CACHE_DTYPES`.
     """
 
     mnemonic = "append_rows"
     kernel = "append"
     axis: int
     perm: Perm
+    stored: str = FLOAT32
 
     def reuse_key(self) -> Hashable:
         """See `Computation.reuse_key`."""
@@ -71,6 +74,13 @@ class AppendRows(Computation):
         if not elements(new):
             return Run(cache, view=0)
         strides = kernels.dense_strides(cache)
+        if self.stored != FLOAT32:
+            if axis == len(cache) - 1:
+                raise BackendError("rows of a narrow cache are one element each")
+            params = attention_params.narrow_append(
+                view.shape, view.steps, cache, axis, self.stored
+            )
+            return Run(cache, "NP_NARROW_APPEND", params=params, view=0)
         itemsize = step.op.output.dtype.itemsize
         rows = kernels.copy(view.shape, view.steps, strides, itemsize)
         params = kernels.append(rows, view.shape[axis], cache[axis], strides[axis] * itemsize)
@@ -131,10 +141,18 @@ class AppendedAttention(Computation):
         run = self.attention.size_of(operands, dataclasses.replace(sizing, value=value))
         if run.params is None:
             return run
-        params = attention_params.appended_attention(
-            run.params, len(operands), rows, capacity, columns=self.columns
+        threads = sizing.pool.threads
+        params, workspace = attention_params.appended_attention(
+            run.params, len(operands), rows, capacity, threads, columns=self.columns
         )
-        return Run(run.shape, "NP_APPENDED_ATTENTION", params=params, workspace=run.workspace)
+        workspace = max(workspace, run.workspace)
+        if self.append.stored == FLOAT32:
+            return Run(run.shape, "NP_APPENDED_ATTENTION", params=params, workspace=workspace)
+        caches = elements(shapes[1]), elements(shapes[2])
+        params, workspace = attention_params.narrow_attention(
+            params, caches, self.append.stored, threads
+        )
+        return Run(run.shape, "NP_NARROW_ATTENTION", params=params, workspace=workspace)
 
 
 def appended_attention(
@@ -162,6 +180,8 @@ def appended_attention(
         return None
     length = keys.operands[2]
     if values.operands[2] is not length or append.axis != other.axis:
+        return None
+    if append.stored != other.stored:
         return None
     columns = mask is not None and mask.shape is not None and mask.shape[-1] != 1
     return AppendedAttention(attention, append, columns), [*operands, length, keys.operands[1]]
@@ -208,7 +228,8 @@ def _append(op: Op, builder: Builder) -> None:
     perm = builder.layout(new)
     axis = op.get("axis", 0) % builder.rank(cache)
     slots = [builder.stored(cache), builder.slot_of(new, perm), builder.stored(length)]
-    builder.compute(AppendRows(axis, perm), slots, op.output)
+    stored = op.get("stored", FLOAT32)
+    builder.compute(AppendRows(axis, perm, stored), slots, op.output)
 
 
 def _check_mask(op: Op, facts: Facts) -> str | None:

@@ -48,6 +48,7 @@ from narrowpass_planning.program.method import Method, compile_body
 from narrowpass_planning.state.appending import append_in_place
 from narrowpass_planning.state.errors import AppendError, CacheFullError
 from narrowpass_planning.state.method import AppendingMethod
+from narrowpass_planning.state.narrow import CACHE_DTYPES, FLOAT32
 from narrowpass_planning.state.session import AppendingSession
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.cache import WeightsCache
@@ -120,7 +121,7 @@ class PlannedProgram(Program):
         self._prepared: dict[str, PreparedRun] = {}
         self._workspace = self._new_workspace() if share_workspace else None
         self._sources = Sources(bundle, options, cache, packer) if bundle.states else None
-        self._appending: dict[str, AppendingMethod] | AppendError | None = None
+        self._appending: dict[str, dict[str, AppendingMethod] | AppendError] = {}
         self.states = bundle.states
         self._packed: list[Session | None] = []
         self.forking = threading.RLock()
@@ -369,29 +370,40 @@ class PlannedProgram(Program):
             },
         }
 
-    def session(self) -> StateSession:
+    def session(self, cache_dtype: str | None = None) -> StateSession:
         """Return a session; see `Program.session`. Caches are appended to in place if possible.
 
         Raises:
             BackendError: a method that cannot be compiled for it.
-            UsageError: the bundle has no state, or the program is closed.
+            UsageError: the bundle has no state, the program is closed, or caches that are not
+                appended to in place, or an unknown type, where `cache_dtype` is given.
         """
         self._check_open()
         self.check_states()
+        if cache_dtype is not None and cache_dtype not in CACHE_DTYPES:
+            raise UsageError(
+                f"`cache_dtype` is one of {', '.join(CACHE_DTYPES)}, not {cache_dtype!r}"
+            )
+        stored = FLOAT32 if cache_dtype is None else cache_dtype
         with self.forking:
-            if self._appending is None:
+            if stored not in self._appending:
                 try:
-                    self._appending = self._compile_appending()
+                    self._appending[stored] = self._compile_appending(stored)
                 except AppendError as error:
-                    self._appending = error
-        if isinstance(self._appending, AppendError):
-            return PlainSession(self, self.states, str(self._appending))
-        if not self._appending:
-            return PlainSession(self, self.states)
-        return AppendingSession(self, self.states, self._appending)
+                    self._appending[stored] = error
+            found = self._appending[stored]
+        if found and not isinstance(found, AppendError):
+            return AppendingSession(self, self.states, found, stored)
+        reason = str(found or "")
+        if cache_dtype is not None:
+            raise UsageError(
+                f"caches of {cache_dtype} must be appended to in place, which these cannot be: "
+                f"{reason or 'no state grows'}; leave `cache_dtype` out"
+            )
+        return PlainSession(self, self.states, reason)
 
-    def _compile_appending(self) -> dict[str, AppendingMethod]:
-        """Compile the methods that append to caches.
+    def _compile_appending(self, stored: str) -> dict[str, AppendingMethod]:
+        """Compile the methods that append to caches, whose elements are of type `stored`.
 
         Raises:
             AppendError: one that cannot do so in place.
@@ -417,7 +429,7 @@ class PlannedProgram(Program):
                 prepared = inferred(model, self._lowering)
                 states = {value.input for value in taken}
                 checker = FeedChecker.of(prepared.graph, name).without(states)
-                fed = append_in_place(prepared, grown)
+                fed = append_in_place(prepared, grown, stored)
                 context = self._context(session, contents, name)
                 method = self._compile(name, prepared, context)
                 if method.decided:

@@ -15,10 +15,11 @@ import onnx_ir as ir
 from narrowpass_ir.state import State
 from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.state.lengths import Appended, Fed, Lengths
+from narrowpass_planning.state.narrow import FLOAT32
 from narrowpass_planning.state.operators import APPEND_ROWS, DOMAIN, LENGTH
 
 
-def append_in_place(model: ir.Model, states: Sequence[State]) -> Fed:
+def append_in_place(model: ir.Model, states: Sequence[State], stored: str = FLOAT32) -> Fed:
     """Replace the Concat of each cache by `AppendRows`; caches are no outputs any more.
 
     What is computed from the shapes of caches, positions and masks, is computed from the number of
@@ -27,6 +28,7 @@ def append_in_place(model: ir.Model, states: Sequence[State]) -> Fed:
     Args:
         model: with types and shapes inferred; changed.
         states: of the model, with an axis each.
+        stored: type of the elements of the caches' buffers; see `narrow.CACHE_DTYPES`.
 
     Returns:
         What the session takes of its feeds.
@@ -57,7 +59,7 @@ def append_in_place(model: ir.Model, states: Sequence[State]) -> Fed:
             DOMAIN,
             APPEND_ROWS,
             [past, concat.inputs[1], length],
-            [ir.AttrInt64("axis", cache.state.axis or 0)],
+            [ir.AttrInt64("axis", cache.state.axis or 0), ir.AttrString("stored", stored)],
             name=concat.name,
             outputs=[ir.Value(name=f"{whole.name}.appended", type=past.type, shape=whole.shape)],
         )

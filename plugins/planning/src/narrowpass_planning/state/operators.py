@@ -2,7 +2,9 @@
 
 DOMAIN = "narrowpass.state"
 APPEND_ROWS = "AppendRows"
-"""The operator ``AppendRows(cache, new, length)`` with the attribute ``axis``."""
+"""The operator ``AppendRows(cache, new, length)`` with the attributes ``axis`` and ``stored``.
+
+That is the type of the buffer's elements; in the graph, the cache is float32."""
 CAUSAL_MASK = "CausalMask"
 """The operator ``CausalMask(length, fed?)`` with the attributes ``causal`` and ``window_size``.
 

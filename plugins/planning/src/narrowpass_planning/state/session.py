@@ -16,6 +16,8 @@ from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers, Cache, rows_of
 from narrowpass_planning.state.errors import CacheFullError
 from narrowpass_planning.state.method import AppendingMethod
+from narrowpass_planning.state.narrow import FLOAT32
+from narrowpass_planning.state.narrow_file import file_arrays, read_file_arrays
 from narrowpass_planning.state.operators import LENGTH
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class AppendingSession(Session):
         program: that runs.
         states: that it keeps.
         methods: those that append to caches, by name.
+        cache_dtype: of the elements of caches; see `narrow.CACHE_DTYPES`.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class AppendingSession(Session):
         program: Appender,
         states: Sequence[State],
         methods: Mapping[str, AppendingMethod],
+        cache_dtype: str = FLOAT32,
     ) -> None:
         super().__init__(states)
+        self.cache_dtype = cache_dtype
         self._program = program
         self._methods = dict(methods)
         self._buffers: Buffers | None = None
@@ -204,7 +209,7 @@ class AppendingSession(Session):
                 if state.axis is not None
             }
             if buffers is None or not buffers.fit(caches):
-                buffers = self._take(Buffers(caches, room, self._program.extra_bytes))
+                buffers = self._take(self._new_buffers(caches, room))
         with self._program.forking:
             if buffers.room < room or len(buffers.users) > 1:
                 own = buffers.copy(self._length, max(room, buffers.room))
@@ -257,13 +262,30 @@ class AppendingSession(Session):
         }
         buffers = None
         if rows:  # what may fail comes first
-            buffers = Buffers(caches, rows + 1, self._program.extra_bytes)
+            buffers = self._new_buffers(caches, rows + 1)
             buffers.fill({name: values[name] for name in caches}, rows)
         self._release()
         if buffers is not None:
             self._take(buffers)
         self._fixed = {name: value for name, value in values.items() if name not in caches}
         self._length = rows
+
+    def _new_buffers(self, caches: Mapping[str, Cache], room: int) -> Buffers:
+        return Buffers(caches, room, self._program.extra_bytes, self.cache_dtype)
+
+    def _file_arrays(self) -> dict[str, Array]:
+        buffers = self._buffers
+        if buffers is None or not self._length or buffers.stored == FLOAT32:
+            return super()._file_arrays()
+        stored = {name: buffers.stored_rows(name, self._length) for name in buffers.arrays}
+        return file_arrays(stored, buffers.stored, self._fixed)
+
+    def _take_file(self, arrays: Mapping[str, Array]) -> None:
+        stored, found, values = read_file_arrays(arrays)
+        self.restore(values)
+        # Narrowed again, rows of int8 might get another scale.
+        if self._buffers is not None and stored == self._buffers.stored:
+            self._buffers.fill_stored(found, self._length)
 
     def _release(self) -> None:
         buffers, self._buffers = self._buffers, None
@@ -283,7 +305,7 @@ class AppendingSession(Session):
         self._length -= rows
 
     def _fork(self) -> Self:
-        other = type(self)(self._program, self.states, self._methods)
+        other = type(self)(self._program, self.states, self._methods, self.cache_dtype)
         other._share(self._buffers, self._fixed, self._length)  # noqa: SLF001  # of this class
         return other
 
