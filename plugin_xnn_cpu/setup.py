@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -37,6 +39,9 @@ class BuildWithLibrary(build_ext):
             for source in ext.sources
             for name, flags in instruction_sets.variants(source.removeprefix("csrc/")).items()
         ]
+        if not self._knows_amx():
+            compiled = [variant for variant in compiled if variant[1] != "avx512amx"]
+            ext.define_macros.append(("NP_NO_AMX", "1"))
 
         def objects(variant: tuple[str, str, list[str]]) -> list[str]:
             source, name, flags = variant
@@ -54,6 +59,23 @@ class BuildWithLibrary(build_ext):
             linked = [file for files in pool.map(objects, compiled) for file in files]
         ext.sources, ext.extra_objects = [], [*linked, *ext.extra_objects]
         super().build_extension(ext)
+
+    def _knows_amx(self) -> bool:
+        """Return whether the compiler and its assembler know AMX; others build without it."""
+        if platform.machine().lower() not in {"x86_64", "amd64"}:
+            return False
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "amx.c")
+            source.write_text(
+                "#include <immintrin.h>\nvoid tiles(void) { _tile_release(); }\n", encoding="utf-8"
+            )
+            try:
+                self.compiler.compile(
+                    [str(source)], output_dir=folder, extra_postargs=[*instruction_sets.AMX]
+                )
+            except CompileError:
+                return False
+        return True
 
     def get_outputs(self) -> list[str]:
         """Name the library's files too, so that a wheel takes them."""

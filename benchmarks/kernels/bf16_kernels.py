@@ -3,7 +3,7 @@
 Usage: ``python benchmarks/kernels/bf16_kernels.py [--threads 1] [--rounds 15] [--only ResNet-50]
 [--openvino]``
 
-Ours are run with each code that the processor has: AVX512-BF16, or AVX-512 and AVX2, which split
+Ours are run with each code that the processor has: AMX, AVX512-BF16, or AVX-512 and AVX2, which split
 pairs and multiply them as float32. They are compared with float32 (by the kernel that the
 table selects), with XNNPACK's matmuls of bfloat16 where it has any for the processor,
 and with a model of that one operator in OpenVINO that computes in bf16. All are run in
@@ -34,7 +34,7 @@ from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.table import create_convolution, create_matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
-CODES = {"avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
+CODES = {"avx512amx": "amx_bf16", "avx512bf16": "avx512_bf16", "avx512": "avx512f", "avx2": "avx2"}
 """Codes of ours, and the flag of a processor that runs them."""
 
 

@@ -35,12 +35,14 @@ from onnx import shape_inference
 import narrowpass
 
 TURNS = 4_000_000
+TILE_TURNS = 400_000
+"""Of loops of AMX, whose instructions take 32 times as long."""
 CHAINS = 12
 # Name in the C file, multiplications and additions of an instruction, what the processor must have.
 LOOPS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "float32": (("fma_512", 16, "avx512f"), ("fma_256", 8, "fma")),
-    "bfloat16": (("bf16_512", 32, "avx512_bf16"),),
-    "int8": (("bytes_512", 64, "avx512_vnni"),),
+    "bfloat16": (("tiles_bf16", 16 * 16 * 32, "amx_bf16"), ("bf16_512", 32, "avx512_bf16")),
+    "int8": (("tiles_int8", 16 * 16 * 64, "amx_int8"), ("bytes_512", 64, "avx512_vnni")),
 }
 
 
@@ -70,10 +72,16 @@ def multiplications(model: onnx.ModelProto) -> int:
     return total
 
 
-def loop_of(precision: str, folder: Path) -> tuple[Any, int]:
-    """Build the loop of this processor's instruction; return it, and what one turn of it does."""
+def loop_of(precision: str, folder: Path, first: int = 0) -> tuple[Any, int]:
+    """Build the loop of this processor's instruction; return it, and what one turn of it does.
+
+    Args:
+        precision: one of `LOOPS`.
+        folder: where it is built.
+        first: number of the instruction from which on one is looked for.
+    """
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("flags")[2].split("\n")[0]
-    for name, lanes, needed in LOOPS[precision]:
+    for name, lanes, needed in LOOPS[precision][first:]:
         if needed in flags.split():
             library = folder / "peak.so"
             source = Path(__file__).with_name("peak.c")
@@ -88,13 +96,14 @@ def loop_of(precision: str, folder: Path) -> tuple[Any, int]:
 
 def rate(loop: Callable[[int], None], operations: int, threads: int) -> float:
     """Return what so many threads multiply and add in a second."""
-    workers = [threading.Thread(target=loop, args=(TURNS,)) for _ in range(threads)]
+    turns = TILE_TURNS if operations > 64 * CHAINS else TURNS
+    workers = [threading.Thread(target=loop, args=(turns,)) for _ in range(threads)]
     start = time.perf_counter()
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return TURNS * operations * threads / (time.perf_counter() - start)
+    return turns * operations * threads / (time.perf_counter() - start)
 
 
 def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:

@@ -26,6 +26,9 @@ class InstructionSet:
 
 _AVX512 = ("-march=x86-64-v4", "-mprfchw", "-mprefer-vector-width=512")
 
+AMX = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
+"""Flags that GCC knows from 11 on."""
+
 INSTRUCTION_SETS = {
     "plain": InstructionSet(4),
     "avx2": InstructionSet(8, ("-march=x86-64-v3",)),
@@ -33,6 +36,7 @@ INSTRUCTION_SETS = {
     "avx512vnni": InstructionSet(16, (*_AVX512, "-mavx512vnni")),
     "neondot": InstructionSet(4, ("-march=armv8.2-a+dotprod",)),
     "avx512bf16": InstructionSet(16, (*_AVX512, "-mavx512bf16")),
+    "avx512amx": InstructionSet(16, (*_AVX512, "-mavx512vnni", "-mavx512bf16", *AMX)),
 }
 """By name; "plain" is what the processor's baseline has."""
 
@@ -48,6 +52,8 @@ TEMPLATES = {
     "depthwise/int8_vnni_avx512.c": ("avx512vnni",),
     "epilogue/code.c": _VECTORS,
     "gemm/bf16/code.c": (*_VECTORS, "avx512bf16"),
+    "gemm/bf16/amx.c": ("avx512amx",),
+    "gemm/int8/amx.c": ("avx512amx",),
     "gemm/fp32/code.c": ("avx2", "avx512"),
     "gemm/int8/code.c": ("plain", "avx2"),
     "gemm/int8/vnni_avx512.c": ("avx512vnni",),
@@ -56,7 +62,7 @@ TEMPLATES = {
     "gemm/matmul/code.c": _VECTORS,
     "gemv/code.c": ("avx2", "avx512"),
     "gemv/nbits_code.c": _VECTORS,
-    "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni", "neondot"),
+    "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni", "avx512amx", "neondot"),
     "norm/layer_norm_code.c": _VECTORS,
     "recurrent/code.c": (*_VECTORS, "avx512vnni"),
     "winograd/fp32_code.c": _VECTORS,

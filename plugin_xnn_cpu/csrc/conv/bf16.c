@@ -17,6 +17,9 @@ int32_t np_bf16_code_target(int32_t target) {
 static const np_bf16_code *fitting(int32_t target) {
 #ifdef NP_CHOOSES_CPU
   switch (np_bf16_code_target(target)) {
+#ifndef NP_NO_AMX
+    case NP_TARGET_AVX512AMX: return &np_bf16_avx512amx;
+#endif
     case NP_TARGET_AVX512BF16: return &np_bf16_avx512bf16;
     case NP_TARGET_AVX512: return &np_bf16_avx512;
     case NP_TARGET_AVX2: return &np_bf16_avx2;
@@ -51,8 +54,8 @@ static void part(np_job *job, size_t thread, size_t index) {
   const size_t pairs = g->runs * np_ceil_div(g->run_length, 2);
   const size_t group_size =
       np_bf16_packed_size(1, outputs, g->runs, g->run_length) / sizeof(uint32_t);
-  const size_t skipped =
-      part.columns.first / NP_BF16_COLUMNS * np_bf16_panel_size(NP_BF16_COLUMNS, pairs);
+  const size_t panel_size = np_bf16_panel_size(NP_BF16_COLUMNS, pairs);
+  const size_t skipped = part.columns.first / NP_BF16_COLUMNS * panel_size;
   const size_t start =
       (part.image * g->image.out_height + part.rows.first) * g->image.out_width * g->outputs;
   const size_t count = part.rows.count * g->image.out_width;
@@ -74,12 +77,12 @@ static void part(np_job *job, size_t thread, size_t index) {
       panel.panel = (const uint32_t *)p->packed + group * group_size + skipped;
       for (size_t column = part.columns.first; column < part.columns.end; column += panel.columns) {
         const size_t here = start + pixel * g->outputs + group * outputs + column;
-        panel.columns = np_min(part.columns.end - column, NP_BF16_COLUMNS);
+        panel.columns = np_min(part.columns.end - column, code->most);
         panel.out = (float *)job->out + here;
         panel.residual = end.before == NULL ? NULL : end.before + here;
         panel.after = end.after == NULL ? NULL : end.after + here;
         code->multiply(&panel);
-        panel.panel += np_bf16_panel_size(panel.columns, pairs);
+        panel.panel += panel.columns / NP_BF16_COLUMNS * panel_size;
       }
     }
   }

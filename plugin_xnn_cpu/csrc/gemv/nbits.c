@@ -33,6 +33,12 @@ static code code_of(const struct np_nbits_params *p) {
     return (code){NP_FOR_ISA(np_nbits_few, p->target), NP_FOR_ISA(np_nbits_many, p->target), NULL};
   }
 #ifdef NP_CHOOSES_CPU
+#ifndef NP_NO_AMX
+  if (np_isa_for(p->target) >= NP_TARGET_AVX512AMX) {
+    return (code){np_nbits_int8_few_avx512amx, np_nbits_int8_many_avx512amx,
+                  np_nbits_quantize_avx512amx};
+  }
+#endif
   if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) {
     return (code){np_nbits_int8_few_avx512vnni, np_nbits_int8_many_avx512vnni,
                   np_nbits_quantize_avx512vnni};

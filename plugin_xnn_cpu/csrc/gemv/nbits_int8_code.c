@@ -302,6 +302,13 @@ NP_INLINE void tiles(const struct np_nbits_matrix *m, tile_view t, size_t rows, 
   TILES(1)
 }
 
+#if defined(__AMX_INT8__) && LANES == 16
+#define HAS_AMX 1
+#include "gemv/nbits_amx_code.h"
+#else
+#define HAS_AMX 0
+#endif
+
 void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t row, size_t rows,
                                    uint8_t *scratch) {
   const struct np_nbits_params *p = job->params;
@@ -314,6 +321,9 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
   float *results = (float *)scratch;
   uint8_t *weights = scratch + rows * COLUMNS * sizeof(float);
   start_rows(job, panel, row, rows, results);
+#if HAS_AMX
+  const size_t tile_groups = amx_begin(m, rows);
+#endif
   for (size_t number = 0; number < blocks; number++) {
     const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, from, number));
     float scales[COLUMNS], moved[COLUMNS];
@@ -340,12 +350,22 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
           .groups = groups,
           .to = results + column,
       };
+#if HAS_AMX
+      if (tile_groups > 0) {
+        if (common) amx_multiply(m, &t, weights, rows, tile_groups, 1);
+        else amx_multiply(m, &t, weights, rows, tile_groups, 0);
+        continue;
+      }
+#endif
       if (common && m->bits < 8) tiles(m, t, rows, 1, 0);
       else if (m->bits < 8) tiles(m, t, rows, 0, 0);
       else if (common) tiles(m, t, rows, 1, 1);
       else tiles(m, t, rows, 0, 1);
     }
   }
+#if HAS_AMX
+  if (tile_groups > 0) np_amx_release();
+#endif
   store_rows(job, panel, row, rows, results);
 }
 

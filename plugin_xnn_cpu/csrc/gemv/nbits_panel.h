@@ -120,6 +120,10 @@ NP_DECLARE_FOR_ISAS(np_nbits_quantize, np_nbits_quantize);
 np_nbits_few np_nbits_int8_few_avx512vnni;
 np_nbits_many np_nbits_int8_many_avx512vnni;
 np_nbits_quantize np_nbits_quantize_avx512vnni;
+/* Unless NP_NO_AMX. */
+np_nbits_few np_nbits_int8_few_avx512amx;
+np_nbits_many np_nbits_int8_many_avx512amx;
+np_nbits_quantize np_nbits_quantize_avx512amx;
 #endif
 #ifdef __aarch64__
 np_nbits_few np_nbits_int8_few_neondot;

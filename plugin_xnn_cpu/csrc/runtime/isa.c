@@ -1,7 +1,14 @@
 /* The instruction sets in use; see runtime/isa.h. */
+#define _GNU_SOURCE /* syscall */
 #include "runtime/isa.h"
 
 #include "runtime/kernel.h"
+
+#ifdef NP_CHOOSES_CPU
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -11,8 +18,36 @@
 #endif
 
 static int32_t level_in_use;
+static int32_t amx = NP_AMX_ABSENT;
 static bool vbmi_in_use;
 static bool neon_dot_in_use;
+
+#ifdef NP_CHOOSES_CPU
+#define CPUID_AMX ((1u << 22) | (1u << 24) | (1u << 25)) /* leaf 7, EDX: BF16, TILE, INT8 */
+#define XCR0_TILES ((1u << 17) | (1u << 18))             /* TILECFG, TILEDATA */
+#define REQUEST_STATE_PERMISSION 0x1023 /* ARCH_REQ_XCOMP_PERM, of Linux 5.16 and later */
+#define TILE_DATA_STATE 18
+
+/* Ask for the permission that Linux wants before tiles are used: for the process, its threads, and
+ * its children unless they execute another program. */
+static int32_t request_amx(void) {
+  uint32_t a, b, c, d;
+  if (!__builtin_cpu_supports("avx512bf16")) return NP_AMX_ABSENT;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & CPUID_AMX) != CPUID_AMX) {
+    return NP_AMX_ABSENT;
+  }
+#ifdef NP_NO_AMX
+  return NP_AMX_NOT_COMPILED;
+#else
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  if ((a & XCR0_TILES) != XCR0_TILES) return NP_AMX_REFUSED;
+  const long status = syscall(SYS_arch_prctl, REQUEST_STATE_PERMISSION, TILE_DATA_STATE);
+  return status == 0 ? NP_AMX_USABLE : NP_AMX_REFUSED;
+#endif
+}
+#endif
+
+int32_t np_isa_amx(void) { return amx; }
 
 int32_t np_isa_detected(void) {
 #ifdef NP_CHOOSES_CPU
@@ -20,7 +55,7 @@ int32_t np_isa_detected(void) {
   if (!__builtin_cpu_supports("x86-64-v4")) return NP_TARGET_AVX2;
   if (!__builtin_cpu_supports("avx512vnni")) return NP_TARGET_AVX512;
   if (!__builtin_cpu_supports("avx512bf16")) return NP_TARGET_AVX512VNNI;
-  return NP_TARGET_AVX512BF16;
+  return amx == NP_AMX_USABLE ? NP_TARGET_AVX512AMX : NP_TARGET_AVX512BF16;
 #else
   return NP_TARGET_PLAIN;
 #endif
@@ -31,6 +66,7 @@ __attribute__((constructor)) static void detect(void) {
 #ifdef NP_CHOOSES_CPU
   __builtin_cpu_init();
   vbmi_in_use = __builtin_cpu_supports("avx512vbmi") != 0;
+  amx = request_amx();
 #endif
 #if defined(__aarch64__) && defined(__linux__)
   neon_dot_in_use = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;

@@ -9,16 +9,26 @@
 #include <stdint.h>
 
 /* NP_TARGET_BEST stands for the level in use. PLAIN is x86-64-v2 at least;
- * AVX2 is x86-64-v3, with FMA and F16C; AVX512 is x86-64-v4: F, BW, CD, DQ, VL. */
+ * AVX2 is x86-64-v3, with FMA and F16C; AVX512 is x86-64-v4: F, BW, CD, DQ, VL. AVX512AMX has the
+ * tiles of AMX, of int8 and of bfloat16. */
 #define NP_TARGET_BEST 0
 #define NP_TARGET_PLAIN 1
 #define NP_TARGET_AVX2 2
 #define NP_TARGET_AVX512 3
 #define NP_TARGET_AVX512VNNI 4
 #define NP_TARGET_AVX512BF16 5
+#define NP_TARGET_AVX512AMX 6
 
-/* The level of the processor. */
+/* The level of the processor, with AMX where the process may use it. */
 int32_t np_isa_detected(void);
+
+/* What becomes of AMX, whether or not np_isa_cap caps it: it can be used; the processor lacks it; or
+ * it has it, but the operating system does not permit it, or the compiler did not know it. */
+#define NP_AMX_USABLE 0
+#define NP_AMX_ABSENT 1
+#define NP_AMX_REFUSED 2
+#define NP_AMX_NOT_COMPILED 3
+int32_t np_isa_amx(void);
 
 /* The level in use: that of the processor, or of np_isa_cap. */
 int32_t np_isa(void);

@@ -45,13 +45,18 @@ class XnnCpuBackend(Backend):
         return unavailable()
 
     def details(self) -> Mapping[str, str]:
-        """Return the instruction sets in use, and those of the processor if they are capped."""
+        """Return the instruction sets in use, and those of the processor if they are capped.
+
+        ``amx`` says why a processor's AMX cannot be used, where that is so.
+        """
         from narrowpass_xnn_cpu.native import isa
         from narrowpass_xnn_cpu.native.library import extension
 
         lib = extension().lib
         used, detected = isa.in_use(lib), isa.detected(lib)
-        return {"isa": used} if used == detected else {"isa": used, "processor": detected}
+        found = {"isa": used} if used == detected else {"isa": used, "processor": detected}
+        reason = isa.unused_amx(lib)
+        return found | {"amx": reason} if reason else found
 
     def default_pipeline(self, passes: Collection[str]) -> str:
         """Return ``fold``, and ``repair-quantized`` for quantized models, those that are installed.

@@ -81,7 +81,7 @@ def test_a_fused_residual_equals_a_separate_addition(
     seed, first, second, output, limits, size, inputs, outputs, extent, threads, raised, wide
 ):
     """A convolution with a fused residual equals one alone, added by XNNPACK and clamped."""
-    if int8.layout() is not int8.VNNI:
+    if not int8.layout().is_vnni:
         return
     rng = np.random.default_rng(seed)
     kernel = bytes_of(rng, (outputs, extent, extent, inputs), False, -127)
@@ -171,7 +171,7 @@ def test_residual_blocks(relu, swapped, twice):
             kernels.append([plan.kernel for plan in program.explain() if plan.op_type == "Add"])
     np.testing.assert_array_equal(*results)
     assert kernels[1] in (["xnn add int8"], ["xnn add int8 + table"])
-    joined = int8.layout() is int8.VNNI
+    joined = int8.layout().is_vnni
     assert (kernels[0] == ["convolution int8 and add"]) == joined
 
 
@@ -184,7 +184,7 @@ def test_bytes_are_raised_between_convolutions(kept):
         (partition,) = program._methods["main"].partitions
     steps = [s for s in partition.steps if isinstance(s.op.computation, Conv2dInt8)]
     found = [step.packed for step in steps]
-    can = int8.layout() is int8.VNNI
+    can = int8.layout().is_vnni
     assert [step.op.computation.supports_offset for step in steps] == [can, can]
     if not can:
         return

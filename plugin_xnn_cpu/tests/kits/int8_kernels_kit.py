@@ -18,7 +18,8 @@ from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 CODES = {
     "plain K2": ("plain", int8.PAIRS),
     "avx2 K2": ("avx2", int8.PAIRS),
-    "best K4": ("best", int8.VNNI),
+    "vnni K4": ("avx512vnni", int8.VNNI),
+    "amx K4": ("best", int8.AMX),
 }
 """Instruction set and packing; AVX2 that the processor lacks runs as plain C. K-groups of 4 are for
 processors with VNNI."""
@@ -32,6 +33,8 @@ def code(request, monkeypatch):
     lib = extension().lib
     if layout is int8.VNNI and lib.np_isa() < lib.NP_TARGET_AVX512VNNI:
         pytest.skip("no AVX-512 with VNNI")
+    if layout is int8.AMX and lib.np_isa() < lib.NP_TARGET_AVX512AMX:
+        pytest.skip("no AMX")
     monkeypatch.setattr(kernels, "TARGET", level)
     monkeypatch.setitem(target.OVERRIDES, "int8_group", layout.group)
     return request.param

@@ -85,6 +85,7 @@ def test_the_target_is_the_level_in_use():
         ("avx512", 2, 16, "avx512"),
         ("avx512vnni", 4, 16, "avx512"),
         ("avx512bf16", 4, 16, "avx512bf16"),
+        ("avx512amx", 4, 16, "avx512amx"),
     ],
 )
 def test_targets_by_name(level, group, lanes, bf16):

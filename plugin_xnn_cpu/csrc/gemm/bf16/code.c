@@ -186,4 +186,5 @@ static void round_elements(const void *in, size_t count, int32_t zero, void *out
   round_all(in, count, out);
 }
 
-const np_bf16_code NP_OF_ISA(np_bf16) = {multiply, round_elements, sizeof(element)};
+const np_bf16_code NP_OF_ISA(np_bf16) = {multiply, round_elements, sizeof(element),
+                                        NP_BF16_COLUMNS};

@@ -25,7 +25,7 @@ typedef struct {
   size_t run_count;
   size_t run_length;
   const uint32_t *panel;
-  size_t columns; /* of the panel: 1 to 32 */
+  size_t columns; /* of this panel and those behind it: as many as the code takes at a time */
   float *out;
   size_t out_stride;
   const float *residual; /* added to accumulators; lies as `out` does, or there; or NULL */
@@ -42,7 +42,9 @@ typedef struct {
   void (*multiply)(const np_bf16_panel *panel);
   void (*round)(const void *in, size_t count, int32_t zero, void *out); /* np_convert_pixels */
   size_t element;
+  size_t most; /* columns of panels that are multiplied at a time */
 } np_bf16_code;
 
 NP_DECLARE_FOR_ISAS(const np_bf16_code, np_bf16);
 extern const np_bf16_code np_bf16_avx512bf16;
+extern const np_bf16_code np_bf16_avx512amx; /* unless NP_NO_AMX */

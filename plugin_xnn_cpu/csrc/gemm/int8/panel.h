@@ -156,6 +156,7 @@ typedef struct {
 } np_int8_micro_kernels;
 
 extern const np_int8_micro_kernels np_int8_plain, np_int8_avx2, np_int8_vnni_avx512;
+extern const np_int8_micro_kernels np_int8_avx512amx; /* unless NP_NO_AMX */
 
 /* The sum of each row of inputs (an output pixel), less its zero point: of int16 without it, or of
  * bytes with `zeros`. A row has `runs` runs of `run_length` elements, which begin at `starts`. */
@@ -170,7 +171,8 @@ NP_INLINE void np_int8_read_quantization(const void *const *inputs, float *scale
   if (inputs[2] != NULL) *zero = *(const int8_t *)inputs[2];
 }
 
-/* The micro-kernels of a layout: the 4-way interleaved one is for processors with VNNI alone. */
+/* The micro-kernels of a layout: the 4-way interleaved one is for processors with VNNI alone, and
+ * those of AMX read it as it is. */
 const np_int8_micro_kernels *np_int8_micro_kernels_for(int32_t target, int32_t vnni);
 
 /* An image of which rows are copied padded: upcast, or with an offset of +128, which they are

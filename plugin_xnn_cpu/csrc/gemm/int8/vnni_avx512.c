@@ -4,41 +4,14 @@
  * four elements in all of its lanes; one of 64 columns has 6 output pixels, or 7, with which a
  * register is lacking. Output pixels of a tile lie evenly apart, so that three of them share a
  * register that points to them. */
-#include <math.h>
-
 #include "gemm/int8/vnni_avx512.h"
-#include "gemm/int8/vnni_requantize_code.h"
-#include "gemm/int8/vnni_dequantize_code.h"
+#include "gemm/int8/vnni_finish_code.h"
 
 #define ROWS NP_INT8_VNNI_MR
-#define WIDE (2 * NP_INT8_VNNI_NR) /* columns of the widest tile */
 #define WIDE_ROWS (ROWS / 2)            /* that it has at most */
 #define K_UNROLL 8                         /* that are multiplied between two steps of pointers */
 #define GATHERED 4                      /* tiles whose accumulators are brought to bytes together */
 #define PREFETCH_TILES 16                  /* at most, in which the next panel is prefetched */
-
-/* How the accumulators of a panel are requantized. */
-typedef struct {
-  /* Initial accumulators: the bias less the zero point times the column sums of the weights. */
-  int32_t start[WIDE] __attribute__((aligned(64)));
-  int small; /* no scaled sum is too large to be converted */
-} panel_start;
-
-NP_INLINE void start_panel(const np_int8_panel *p, const uint8_t *panel, size_t columns, size_t at,
-                        panel_start *s) {
-  const size_t width = np_int8_vnni_panel_width(columns);
-  const int32_t *bias = (const int32_t *)(const void *)panel;
-  const float *scales = (const float *)(const void *)(bias + width);
-  const int32_t *column_sums = bias + 2 * width;
-  const __m512i zero = _mm512_set1_epi32(p->zero);
-  for (size_t n = 0; n < width; n += LANES) {
-    const __m512i moved = _mm512_mullo_epi32(_mm512_load_si512(column_sums + n), zero);
-    _mm512_store_si512(s->start + at + n,
-                       _mm512_sub_epi32(_mm512_load_si512(bias + n), moved));
-    const __m512 half = _mm512_set1_ps(0.5f); /* times accumulators, this is below 2^31 */
-    s->small &= _mm512_cmp_ps_mask(_mm512_load_ps(scales + n), half, _CMP_GE_OQ) == 0;
-  }
-}
 
 /* Where a tile is, and what comes of it. */
 typedef struct {
@@ -152,28 +125,6 @@ static tile_code *const narrow_tiles[ROWS][2] = {
 static tile_code *const wide_tiles[WIDE_ROWS] = {tile_1_4, tile_2_4, tile_3_4, tile_4_4,
                                                 tile_5_4, tile_6_4, tile_7_4};
 
-NP_INLINE void finish(const np_int8_panel *p, size_t first, size_t rows, const int32_t *acc,
-                   size_t stride, const uint8_t *panel, size_t column, size_t columns, int small) {
-  if (p->raw) {
-    to_integers(p, first, rows, acc, stride, panel, column, columns);
-  } else if (p->kind == NP_INT8_TO_FLOAT) {
-    const int clamps = p->low > -INFINITY || p->high < INFINITY;
-    if (p->run_count * p->groups > MOST_PAIRED) {
-      dequantize_rows(p, first, rows, acc, stride, panel, column, columns, 1, 0);
-    } else if (clamps) {
-      dequantize_rows(p, first, rows, acc, stride, panel, column, columns, 1, 1);
-    } else {
-      dequantize_rows(p, first, rows, acc, stride, panel, column, columns, 0, 1);
-    }
-  } else if (!small) {
-    requantize_rows(p, first, rows, acc, stride, panel, column, columns, 0, p->sum != NULL);
-  } else if (p->sum == NULL) {
-    requantize_rows(p, first, rows, acc, stride, panel, column, columns, 1, 0);
-  } else {
-    requantize_rows(p, first, rows, acc, stride, panel, column, columns, 1, 1);
-  }
-}
-
 /* All panels lie one behind the other. While the last tiles are multiplied with one, the next is
  * prefetched: a part of it in each of them. What is prefetched takes the time of a load, so
  * that nothing is prefetched twice. */
@@ -201,28 +152,10 @@ NP_INLINE void place_prefetch(prefetch_plan *prefetch, tile_place *t) {
   prefetch->tiles--;
 }
 
-/* Lines of float32 that come of a tile are prefetched before it is multiplied: there are so many
- * that they leave the L2 cache, and a line has to be read before it can be written. */
-NP_INLINE void prefetch_out(const np_int8_panel *p, size_t first, size_t rows, size_t column,
-                         size_t columns) {
-  const float *out = (const float *)p->out + first * p->out_stride + column;
-  for (size_t r = 0; r < rows; r++, out += p->out_stride) {
-    for (size_t n = 0; n < columns; n += LANES) _m_prefetchw((void *)(uintptr_t)(out + n));
-  }
-}
-
 /* The most output pixels of a tile of 64 columns. Seven need a register more than there is, which
  * costs more than they save; they are taken where they divide the output pixels, as in many
  * images. */
 NP_INLINE size_t max_rows(size_t line) { return line % WIDE_ROWS == 0 ? WIDE_ROWS : 6; }
-
-/* A panel of weights, and where its columns are. */
-typedef struct {
-  const uint8_t *panel;
-  const int32_t *start;
-  size_t column;
-  size_t columns;
-} panel_place;
 
 /* All output pixels, with one panel, or with two at a time. Accumulators of several tiles become
  * bytes together. */

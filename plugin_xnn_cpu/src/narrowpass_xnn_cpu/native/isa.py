@@ -12,7 +12,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-LEVELS = ("plain", "avx2", "avx512", "avx512vnni", "avx512bf16")
+LEVELS = ("plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx")
 """In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each includes those before
 it; ``plain`` is x86-64-v2, below which XNNPACK calls kernels that it does not have."""
 VARIABLE = "NARROWPASS_ISA"
@@ -48,7 +48,9 @@ _FEATURES = {
 }
 """By Linux's names: the index in ``cpuinfo_isa``, an array of bool, and the first level with it."""
 _UNCHECKED = range(0x2F, 0x38)
-"""Indices of AVX10, AMX and newer VNNI, which are above all levels; Linux may hide these."""
+"""Indices of AVX10, AMX and newer VNNI, which XNNPACK uses at no level; Linux may hide these."""
+_TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
+"""What the level ``avx512amx`` adds, by Linux's names."""
 
 
 class CapError(ValueError):
@@ -120,7 +122,8 @@ def listed(present: frozenset[str]) -> str:
     if platform.machine() != "x86_64":
         return found
     for level in LEVELS[1:]:
-        if not {name for name, (_, first) in _FEATURES.items() if first == level} <= present:
+        wanted = {name for name, (_, first) in _FEATURES.items() if first == level}
+        if not (wanted or _TILES) <= present:
             break
         found = level
     capped = cap()
@@ -135,3 +138,11 @@ def in_use(lib: Any) -> str:
 def detected(lib: Any) -> str:
     """Return the level of the processor, one of `LEVELS`."""
     return LEVELS[lib.np_isa_detected() - 1]
+
+
+def unused_amx(lib: Any) -> str:
+    """Return why the processor's AMX cannot be used; empty where it can, or where there is none."""
+    return {
+        lib.NP_AMX_REFUSED: "refused by the operating system (Linux 5.16 or later permits it)",
+        lib.NP_AMX_NOT_COMPILED: "left out by the build: its C compiler did not know it",
+    }.get(lib.np_isa_amx(), "")

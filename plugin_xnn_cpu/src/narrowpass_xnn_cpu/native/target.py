@@ -26,6 +26,7 @@ class Target:
         fp32_packing: SIMD lanes that our float32 panels are packed for: 16 for AVX-512, else 8.
         int8_is_own: whether our int8 kernels are faster than XNNPACK's.
         int8_group: the K-group of our int8 panels: 4 bytes for VNNI, otherwise 2 of int16.
+        has_amx: whether our kernels of int8 panels by K-groups of 4 multiply tiles of AMX.
         bf16_level: the instruction sets of our bfloat16 kernels.
         has_float16_gemm: whether XNNPACK has a float16 GEMM.
         float16_accumulates_in_float32: whether that GEMM accumulates in float32.
@@ -37,6 +38,7 @@ class Target:
     fp32_packing: int
     int8_is_own: bool
     int8_group: int
+    has_amx: bool
     bf16_level: str
     has_float16_gemm: bool
     float16_accumulates_in_float32: bool
@@ -60,8 +62,9 @@ class Target:
             max(8, lanes) if code == "best" else 8,
             # Ours have code for AVX2 and VNNI. XNNPACK's is better for AVX-512 without VNNI, and
             # for ARM, where it uses dot products of int8.
-            level in ("avx2", "avx512vnni", "avx512bf16"),
+            level == "avx2" or rank(level) >= rank("avx512vnni"),
             4 if rank(ours) >= rank("avx512vnni") else 2,
+            ours == "avx512amx",
             "avx512" if bf16 == "avx512vnni" else bf16,
             has_float16_gemm=lanes > 0,
             float16_accumulates_in_float32=True,
@@ -85,8 +88,8 @@ class Target:
 
     @property
     def has_bf16_dot(self) -> bool:
-        """Whether bfloat16 is multiplied at twice the rate of float32 (AVX512-BF16)."""
-        return self.bf16_level == "avx512bf16"
+        """Whether bfloat16 is multiplied at twice the rate of float32 or more (AVX512-BF16, AMX)."""
+        return self.bf16_level in ("avx512bf16", "avx512amx")
 
 
 OVERRIDES: dict[str, Any] = {}

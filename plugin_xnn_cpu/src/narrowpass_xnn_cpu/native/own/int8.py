@@ -11,7 +11,7 @@ term is one number for each row times one for each column, so that weights stay 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -65,6 +65,11 @@ class Layout:
     nr: int
     row_tile_bytes: int
 
+    @property
+    def is_vnni(self) -> bool:
+        """Whether it is the 4-way interleaved layout."""
+        return self.group == 4
+
     def groups(self, elements: int) -> int:
         """Return the number of K-groups of so many elements."""
         return -(-elements // self.group)
@@ -74,11 +79,16 @@ PAIRS = Layout("pairs", 2, 2, MR, NR, ROW_TILE_BYTES)
 """int16 in K-groups of 2, which ``vpmaddwd`` of AVX2 multiplies."""
 VNNI = Layout("vnni", 1, 4, 14, 64, 3 << 16)
 """Bytes, 4-way interleaved (K-groups of 4), which ``vpdpbusd`` of VNNI multiplies."""
+AMX = replace(VNNI, mr=32, row_tile_bytes=1 << 19)
+"""The same bytes, which ``tdpbusd`` of AMX multiplies by 32 rows; its processors have 2 MB of L2."""
 
 
 def layout() -> Layout:
     """Return the layout for the target that kernels are selected for."""
-    return VNNI if target.current().int8_group == VNNI.group else PAIRS
+    found = target.current()
+    if found.int8_group != VNNI.group:
+        return PAIRS
+    return AMX if found.has_amx else VNNI
 
 
 def packers(form: Layout) -> tuple[Callable[..., int], Callable[..., None]]:

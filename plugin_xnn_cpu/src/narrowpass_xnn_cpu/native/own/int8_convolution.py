@@ -84,7 +84,7 @@ def _plan(problem: Convolution, packing: Packing, run: RunSizes) -> Fields:
         size = 4 * row_tile * out_width
         fields |= scratch_offsets(fields["thread_scratch"], acc=size, scales=size, zeros=size)
     fields |= {
-        "vnni": layout is int8.VNNI,
+        "vnni": layout.is_vnni,
         "in_u8": problem.offsets.input,
         "out_u8": problem.offsets.output,
         "other_u8": problem.offsets.added,

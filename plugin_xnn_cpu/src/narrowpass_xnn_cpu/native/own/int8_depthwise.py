@@ -139,7 +139,7 @@ def select_kernel(problem: Convolution) -> ConvolutionKernel:
     """Return the kernel of a problem; weights with zero points need the headroom of int16 pairs."""
     kernel, _ = int8.checked_int8(problem)
     symmetric = zero_points(kernel, problem.shape[-1]) is None
-    return VNNI if int8.layout() is int8.VNNI and symmetric else PAIRS
+    return VNNI if int8.layout().is_vnni and symmetric else PAIRS
 
 
 def create(problem: Convolution, session: Session | None = None) -> PackedConvolution:

@@ -109,14 +109,18 @@ def _plan(problem: Matmul, packing: Packing, run: RunSizes) -> Fields:
         "in_scale": 1.0 if static is None else static.scale,
         "low": low,
         "high": high,
-        "vnni": layout is int8.VNNI,
+        "vnni": layout.is_vnni,
         "raw": isinstance(problem.result, DynamicScales) and problem.result.raw,
     }
 
 
 def row_bytes(channels: int, layout: int8.Layout) -> int:
-    """Return the bytes of a quantized row, including its scale and zero point."""
-    return layout.groups(channels) * layout.group * layout.element + 8
+    """Return the bytes of a quantized row, including its scale and zero point.
+
+    Rows of bytes are whole cache lines: 64 bytes of a row of a tile then lie in one line, not in two.
+    """
+    size = layout.groups(channels) * layout.group * layout.element + 8
+    return align_to_line(size) if layout.is_vnni else size
 
 
 def rows_to_int8(rows: int, channels: int) -> Any:
@@ -126,7 +130,7 @@ def rows_to_int8(rows: int, channels: int) -> Any:
     """
     checked_shape((rows, channels))
     form = int8.layout()
-    fields = rows, channels, row_bytes(channels, form), kernels.code(), form is int8.VNNI
+    fields = rows, channels, row_bytes(channels, form), kernels.code(), form.is_vnni
     return extension().ffi.new("struct np_int8_rows_params *", fields)
 
 
