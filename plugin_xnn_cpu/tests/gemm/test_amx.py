@@ -22,6 +22,7 @@ from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own import bf16, int8_convolution, int8_matmul
+from narrowpass_xnn_cpu.native.problems.bounds import UNBOUNDED
 from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
@@ -92,7 +93,7 @@ def test_int8_convolutions_have_the_same_bits_as_by_vnni(width, extent, monkeypa
         attributes = ConvAttributes((extent // 2,) * 4, strides)
 
         def convolve(stored=stored, bias=bias, x=x, attributes=attributes, outputs=outputs):
-            requantized = Requantized(Quantization(0.02, 5), Quantization(0.5, -3))
+            requantized = Requantized(Quantization(0.02, 5), Quantization(0.1, -3))
             operator = int8_convolution.CONVOLUTION.create(
                 Convolution(stored, Weight.of(bias), attributes, requantized)
             )
@@ -109,15 +110,15 @@ def test_int8_convolutions_have_the_same_bits_as_by_vnni(width, extent, monkeypa
 def test_few_bits_have_the_same_bits_as_by_vnni(bits, zeros, monkeypatch):
     for block, columns, outputs in ((16, 48, 31), (32, 320, 33), (64, 64, 64), (128, 300, 70)):
         model, matrix, added = nbits(bits, block, zeros, columns, outputs, bias=True, level=4)
+        given = [rows_of(rows, columns) for rows in ROWS]
 
-        def multiply(model=model, columns=columns):
+        def multiply(model=model, given=given):
             with compile_model(model, threads=2) as program:
-                return [program.run({"x": rows_of(rows, columns)})["y"] for rows in ROWS]
+                return [program.run({"x": x})["y"] for x in given]
 
         without, tiles = by_both(monkeypatch, multiply)
-        for rows, before, now in zip(ROWS, without, tiles, strict=True):
+        for x, before, now in zip(given, without, tiles, strict=True):
             np.testing.assert_array_equal(now, before)
-            x = rows_of(rows, columns)
             right, _ = expected(x, matrix, added)
             assert (np.abs(now - right) <= bound(x, matrix, block)).all()
 
@@ -130,19 +131,16 @@ def test_bfloat16_is_accumulated_in_float32(inputs, monkeypatch):
     for outputs in OUTPUTS:
         matrix = rng.standard_normal((outputs, inputs)).astype(ml_dtypes.bfloat16)
         bias = rng.standard_normal(outputs).astype(np.float32)
+        limits = (0.0, 3.0) if outputs == 33 else UNBOUNDED
         operator = bf16.MATMUL.create(
-            Matmul(Weight.of(matrix), Weight.of(bias), Epilogue("relu", limits=(0.0, 3.0)))
-            if outputs == 33
-            else Matmul(Weight.of(matrix), Weight.of(bias), Epilogue())
+            Matmul(Weight.of(matrix), Weight.of(bias), Epilogue(limits=limits))
         )
         for rows in ROWS:
             x = rng.standard_normal((rows, inputs)).astype(np.float32)
             operator.reshape(rows, shared(1))
             got = run_operator(operator, x, (rows, outputs), np.float32, 1)
             wide, weights = bfloat16(x).astype(float), matrix.astype(float)
-            right = wide @ weights.T + bias
-            if outputs == 33:
-                right = np.clip(right, 0, 3)
+            right = np.clip(wide @ weights.T + bias, *limits)
             most = np.abs(wide) @ np.abs(weights.T) + np.abs(bias)
             assert (np.abs(got - right) <= 2 * (inputs + 2) * UNIT * most).all()
 

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from narrowpass_xnn_cpu.native import cpu, isa, target
+from narrowpass_xnn_cpu.native import cpu, isa, library, target
 
 pytestmark = pytest.mark.once
 
@@ -23,6 +23,8 @@ def test_the_best_level_is_capped():
         if {"avx2", "fma"} <= flags and cap >= 1:
             expected = "avx2"
         if flags >= V4 and cap >= 2:
-            pairs = "avx512_bf16" in flags and cap == 4
+            pairs = "avx512_bf16" in flags and cap >= 4
             expected = "avx512bf16" if pairs else "avx512"
+            if pairs and cap >= 5 and library.extension().lib.np_isa_amx() == 0:
+                expected = "avx512amx"
     assert target.current().bf16_level == expected

@@ -253,7 +253,7 @@ def shape_of_resnet(threads, columns=40):
     operator = int8_convolution.CONVOLUTION.create(
         Convolution(stored, None, attributes, requantized)
     )
-    x = bytes_of(rng, (2, 80, 60, 64), False)
+    x = bytes_of(rng, (2, 130, 60, 64), False)
     operator.reshape(x.shape, shared(threads))
     accumulators = convolve(x, kernel, None, attributes, -128)
     got = run(operator, x, accumulators.shape, np.int8, threads)
