@@ -45,31 +45,56 @@ NP_INLINE void add_scaled(const tile_view *t, const int32_t *acc, size_t first, 
 }
 
 NP_INLINE void amx_block(const tile_view *t, size_t first, size_t second, size_t groups,
-                         int32_t *acc, const int a_tiles, const int kind) {
-  const uint8_t *x = (const uint8_t *)t->x, *next = t->weights;
+                         const int a_tiles, const int kind) {
+  const uint8_t *x = (const uint8_t *)t->x;
   const uint8_t *a[2] = {x + first * t->width, x + second * t->width};
+  np_amx_aside aside = {.left = 0};
   np_amx_zero();
-  np_amx_accumulate(a, t->width, t->weights, t->groups / groups, groups, &next, 0, a_tiles, 2, kind);
-  np_amx_store(acc, NP_AMX_ROWS, a_tiles, 2);
+  np_amx_accumulate(a, t->width, t->weights, t->groups / groups, groups, &aside, a_tiles, 2, kind);
 }
 
-/* Tiles have 16 rows, or all where there are fewer; the last ones repeat rows of those before them. */
+/* A tile of accumulators that is stored, and which of its rows are new. */
+typedef struct {
+  const int32_t *acc;
+  size_t first;
+  size_t rows;
+} stored_tile;
+
+/* Tiles have 16 rows, or all where there are fewer; the last ones repeat rows of those before them. While
+ * a block is multiplied the one before is scaled. */
 NP_INLINE void amx_tiles(const tile_view *t, size_t rows, size_t groups, const int common,
                          const int kind) {
-  int32_t acc[BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
-  size_t first = 0;
-  for (; first + NP_AMX_ROWS < rows; first += BLOCK_ROWS) {
-    const size_t second = np_min(first + NP_AMX_ROWS, rows - NP_AMX_ROWS);
-    const size_t end = second + NP_AMX_ROWS, repeated = first + NP_AMX_ROWS - second;
-    amx_block(t, first, second, groups, acc, 2, kind);
-    add_scaled(t, acc, first, NP_AMX_ROWS, common);
-    add_scaled(t, acc + (NP_AMX_ROWS + repeated) * COLUMNS, second + repeated,
-               end - second - repeated, common);
+  int32_t acc[2][BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
+  stored_tile before[2] = {{NULL, 0, 0}, {NULL, 0, 0}};
+  int current = 0;
+  for (size_t done = 0; done < rows; current ^= 1) {
+    const size_t last = rows < NP_AMX_ROWS ? 0 : rows - NP_AMX_ROWS;
+    const size_t first = np_min(done, last), second = np_min(first + NP_AMX_ROWS, last);
+    const int both = done + NP_AMX_ROWS < rows;
+    if (both) {
+      amx_block(t, first, second, groups, 2, kind);
+    } else {
+      amx_block(t, first, first, groups, 1, kind);
+    }
+    for (int i = 0; i < 2; i++) {
+      if (before[i].rows > 0) add_scaled(t, before[i].acc, before[i].first, before[i].rows, common);
+    }
+    if (both) {
+      np_amx_store(acc[current], NP_AMX_ROWS, 2, 2);
+    } else {
+      np_amx_store(acc[current], NP_AMX_ROWS, 1, 2);
+    }
+    for (int i = 0; i < 2; i++) {
+      const size_t start = i == 0 ? first : second, end = np_min(start + NP_AMX_ROWS, rows);
+      const size_t kept = i == 0 || both ? end - done : 0;
+      const int32_t *from = acc[current] + i * NP_AMX_ROWS * COLUMNS;
+      before[i] = (stored_tile){from + (done - start) * COLUMNS, done, kept};
+      done += kept;
+    }
   }
-  if (first >= rows) return;
-  const size_t at = rows < NP_AMX_ROWS ? 0 : rows - NP_AMX_ROWS, repeated = first - at;
-  amx_block(t, at, at, groups, acc, 1, kind);
-  add_scaled(t, acc + repeated * COLUMNS, first, rows - first, common);
+  for (int i = 0; i < 2; i++) {
+    if (before[i].rows > 0) add_scaled(t, before[i].acc, before[i].first, before[i].rows, common);
+  }
 }
 
 /* Configure tiles for so many rows, and return the K-groups of one; 0 where VNNI multiplies. */

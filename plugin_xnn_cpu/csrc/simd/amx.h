@@ -87,11 +87,25 @@ NP_INLINE void np_amx_release(void) { __asm__ volatile("tilerelease" : : : "memo
     }                                                                           \
   } while (0)
 
+/* What a thread does while tiles are multiplied, which take most of its time and few of its
+ * instructions: after each step along K it prefetches `lines` of what comes next, and runs a piece of the
+ * epilogue of the block before, if any of it is left. */
+typedef struct np_amx_aside {
+  const uint8_t *next;
+  size_t lines;
+  size_t left; /* rows of the block before */
+  void (*finish_some)(struct np_amx_aside *aside);
+} np_amx_aside;
+
+/* Finish what is left of the block before. */
+NP_INLINE void np_amx_finish(np_amx_aside *aside) {
+  while (aside->left > 0) aside->finish_some(aside);
+}
+
 /* Add to the accumulators of a block: `steps` tiles along K of up to two tiles of A, whose rows lie
- * `stride` bytes apart, times one or two of B, which lie side by side. Both continue along K. What is
- * prefetched, `lines` of it for each step, moves on. */
+ * `stride` bytes apart, times one or two of B, which lie side by side. Both continue along K. */
 NP_INLINE void np_amx_accumulate(const uint8_t *const a[2], size_t stride, const uint8_t *b,
-                                 size_t steps, size_t groups, const uint8_t **next, size_t lines,
+                                 size_t steps, size_t groups, np_amx_aside *aside,
                                  const int a_tiles, const int b_tiles, const int kind) {
   const size_t b_stride = (size_t)b_tiles * 64, b_step = groups * b_stride;
   const size_t a_step = groups * NP_AMX_GROUP;
@@ -109,9 +123,10 @@ NP_INLINE void np_amx_accumulate(const uint8_t *const a[2], size_t stride, const
       NP_AMX_DOT(kind, 2, 5, 6);
       if (b_tiles > 1) NP_AMX_DOT(kind, 3, 5, 7);
     }
-    for (size_t i = 0; i < lines; i++, *next += 64) {
-      _mm_prefetch((const char *)*next, _MM_HINT_T1);
+    for (size_t i = 0; i < aside->lines; i++, aside->next += 64) {
+      _mm_prefetch((const char *)aside->next, _MM_HINT_T1);
     }
+    if (aside->left > 0) aside->finish_some(aside);
   }
 }
 
@@ -174,6 +189,12 @@ NP_INLINE size_t np_amx_rows_at(size_t first, size_t count, size_t line, size_t 
   if (first >= count) return 0;
   const size_t left = np_min(line - first % line, count - first);
   return np_min(rows, left);
+}
+
+/* Rows of the block before that are finished after each of so many steps: an even number, since pairs of
+ * rows are requantized together. */
+NP_INLINE size_t np_amx_rows_aside(size_t steps) {
+  return np_ceil_div(np_ceil_div(2 * NP_AMX_ROWS, steps), 2) * 2;
 }
 
 /* Whether rows lie evenly apart from the first to the last, as those of one line do. */

@@ -16,8 +16,22 @@
 typedef struct {
   size_t step;   /* between rows that lie evenly apart, in elements */
   size_t groups; /* pairs of a tile */
-  size_t lines;  /* of the next panel, prefetched for each tile along K */
 } plan;
+
+/* A block whose accumulators are stored, and what of it is not finished. */
+typedef struct {
+  np_amx_aside aside;
+  np_bf16_panel p;
+  const float *acc;
+  size_t first;
+  size_t each; /* rows that are finished at a time */
+} pending;
+
+/* Accumulators of a block, and of the one before. */
+typedef struct {
+  float acc[2][BLOCK_ROWS * NP_BF16_COLUMNS] __attribute__((aligned(64)));
+  int current;
+} block_memory;
 
 /* Rows from `first` on that lie evenly apart, at most those of a tile. */
 NP_INLINE size_t rows_of_tile(const np_bf16_panel *p, size_t first, size_t step) {
@@ -29,7 +43,7 @@ NP_INLINE size_t rows_of_tile(const np_bf16_panel *p, size_t first, size_t step)
 }
 
 NP_INLINE void multiply_block(const np_bf16_panel *p, const plan *t, size_t first, size_t rows,
-                              const uint8_t **next, float *acc, const int a_tiles,
+                              np_amx_aside *aside, float *acc, const int a_tiles,
                               const int b_tiles) {
   const size_t pairs = p->run_length / 2, second = a_tiles > 1 ? first + rows : first;
   const uint8_t *weights = (const uint8_t *)p->panel;
@@ -39,8 +53,8 @@ NP_INLINE void multiply_block(const np_bf16_panel *p, const plan *t, size_t firs
     const uint16_t *run = (const uint16_t *)p->image + p->runs[q];
     const uint8_t *a[2] = {(const uint8_t *)(run + p->pixels[first]),
                            (const uint8_t *)(run + p->pixels[second])};
-    np_amx_accumulate(a, t->step * sizeof *run, weights, pairs / t->groups, t->groups, next,
-                      t->lines, a_tiles, b_tiles, NP_AMX_BF16);
+    np_amx_accumulate(a, t->step * sizeof *run, weights, pairs / t->groups, t->groups, aside,
+                      a_tiles, b_tiles, NP_AMX_BF16);
     weights += pairs * 64 * (size_t)b_tiles;
   }
   np_amx_store(acc, rows, a_tiles, b_tiles);
@@ -66,19 +80,32 @@ NP_INLINE void finish(const np_bf16_panel *p, size_t first, size_t rows, const f
   }
 }
 
+static void finish_some(np_amx_aside *aside) {
+  pending *b = (pending *)aside;
+  const size_t rows = np_min(b->each, aside->left), width = np_bf16_panel_width(b->p.columns);
+  finish(&b->p, b->first, rows, b->acc, width);
+  aside->left -= rows;
+  b->first += rows;
+  b->acc += rows * width;
+}
+
 NP_INLINE void multiply_panel(const np_bf16_panel *p, const plan *t, np_amx_shape *shape,
-                              const uint8_t *next, const int b_tiles) {
-  float acc[BLOCK_ROWS * NP_BF16_COLUMNS] __attribute__((aligned(64)));
+                              pending *before, block_memory *memory, const int b_tiles) {
   for (size_t first = 0; first < p->count;) {
     const size_t rows = rows_of_tile(p, first, t->step);
     const size_t more = rows_of_tile(p, first + rows, t->step);
+    float *acc = memory->acc[memory->current ^= 1];
     np_amx_reshape(shape, (np_amx_shape){{rows, more}, t->groups});
     if (more > 0) {
-      multiply_block(p, t, first, rows, &next, acc, 2, b_tiles);
+      multiply_block(p, t, first, rows, &before->aside, acc, 2, b_tiles);
     } else {
-      multiply_block(p, t, first, rows, &next, acc, 1, b_tiles);
+      multiply_block(p, t, first, rows, &before->aside, acc, 1, b_tiles);
     }
-    finish(p, first, rows + more, acc, (size_t)b_tiles * LANES);
+    np_amx_finish(&before->aside);
+    before->p = *p;
+    before->acc = acc;
+    before->first = first;
+    before->aside.left = rows + more;
     first += rows + more;
   }
 }
@@ -103,21 +130,28 @@ static void multiply(const np_bf16_panel *p) {
     /* The second distance is of a line where the first one leads to the next line. */
     const size_t other = (size_t)(p->pixels[2] - p->pixels[1]);
     t.step = np_min((size_t)(p->pixels[1] - p->pixels[0]), other);
-    t.lines = np_ceil_div(size / 16, np_ceil_div(p->count, BLOCK_ROWS) * (all / t.groups));
   }
+  const size_t steps = tiles ? all / t.groups : 1, blocks = np_ceil_div(p->count, BLOCK_ROWS);
+  block_memory memory;
+  memory.current = 0;
+  pending before = {
+      .aside = {.lines = np_ceil_div(size / 16, blocks * steps), .finish_some = finish_some},
+      .each = np_amx_rows_aside(steps),
+  };
   np_amx_shape shape = {{0, 0}, 0};
   for (size_t column = 0; column < p->columns; column += NP_BF16_COLUMNS) {
     const np_bf16_panel one = panel_at(p, column, size);
-    const uint8_t *next = (const uint8_t *)(one.panel + size);
+    before.aside.next = (const uint8_t *)(one.panel + size);
     if (!tiles) {
       np_bf16_avx512bf16.multiply(&one);
     } else if (one.columns > 16) {
-      multiply_panel(&one, &t, &shape, next, 2);
+      multiply_panel(&one, &t, &shape, &before, &memory, 2);
     } else {
-      multiply_panel(&one, &t, &shape, next, 1);
+      multiply_panel(&one, &t, &shape, &before, &memory, 1);
     }
   }
   if (tiles) np_amx_release();
+  np_amx_finish(&before.aside);
 }
 
 static void round_elements(const void *in, size_t count, int32_t zero, void *out) {

@@ -152,6 +152,16 @@ NP_INLINE void place_prefetch(prefetch_plan *prefetch, tile_place *t) {
   prefetch->tiles--;
 }
 
+/* Lines of float32 that come of a tile are prefetched before it is multiplied: there are so many
+ * that they leave the L2 cache, and a line has to be read before it can be written. */
+NP_INLINE void prefetch_out(const np_int8_panel *p, size_t first, size_t rows, size_t column,
+                         size_t columns) {
+  const float *out = (const float *)p->out + first * p->out_stride + column;
+  for (size_t r = 0; r < rows; r++, out += p->out_stride) {
+    for (size_t n = 0; n < columns; n += LANES) _m_prefetchw((void *)(uintptr_t)(out + n));
+  }
+}
+
 /* The most output pixels of a tile of 64 columns. Seven need a register more than there is, which
  * costs more than they save; they are taken where they divide the output pixels, as in many
  * images. */
