@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from narrowpass_decoders.config import ACTIVATIONS, Config, Rotary
 from narrowpass_decoders.decoder import build_decoder
+from narrowpass_decoders.encoder import EncoderConfig, build_encoder
 from narrowpass_decoders.rotary import rotary
 from narrowpass_decoders.weights import Blocks, Dense, Matrix, OffsetBlocks, Weights
 
@@ -16,10 +17,12 @@ __all__ = [
     "Blocks",
     "Config",
     "Dense",
+    "EncoderConfig",
     "Matrix",
     "OffsetBlocks",
     "Rotary",
     "Weights",
     "build_decoder",
+    "build_encoder",
     "rotary",
 ]
