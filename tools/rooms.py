@@ -52,6 +52,9 @@ ROOMS = (
     _room(8, 204, "plugins/generate", "narrowpass_generate", "tokens, texts, chat", width=140),
     _room(324, 104, "plugin_fp16", "narrowpass_fp16", "min cut of casts", width=108),
     _room(244, 204, "plugins/analysis", "narrowpass_analysis", "run, compare, metrics", width=260),
+    _room(8, 298, "plugins/gguf", "narrowpass_gguf", "reads GGUF", width=104),
+    _room(128, 298, "plugins/huggingface", "narrowpass_huggingface", "reads folders", width=140),
+    _room(8, 398, "plugins/decoders", "narrowpass_decoders", "graphs of LMs", width=130),
     _room(
         380, 298, "plugins/constant_folding", "narrowpass_constant_folding", "fold, fuse, clean up",
         width=188,

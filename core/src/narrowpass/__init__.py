@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from narrowpass_ir.importing import Imported, Importer
     from narrowpass_ir.io import load_model, save_model
     from narrowpass_ir.state import State
+    from narrowpass_ir.torch_export import from_torch
 
 _HOME = {
     "narrowpass.runtime.backend": (
@@ -79,6 +80,7 @@ _HOME = {
     "narrowpass.framework.reports": ("ReportWriter",),
     "narrowpass.state.session": ("Session",),
     "narrowpass_ir.state": ("State",),
+    "narrowpass_ir.torch_export": ("from_torch",),
     "narrowpass.framework.plugins": (
         "PluginInfo",
         "Plugins",
@@ -124,6 +126,7 @@ __all__ = [
     "build",
     "choose_classifiers",
     "classifier_of",
+    "from_torch",
     "hookimpl",
     "load",
     "load_model",

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from bundle_models import linear, read
 
-from narrowpass.bundle import Bundle, publish
+from narrowpass.bundle import Bundle
 from narrowpass.errors import OutputError
 from narrowpass_ir import siblings
 

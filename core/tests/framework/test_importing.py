@@ -7,13 +7,13 @@ import types
 import numpy as np
 import onnx_ir as ir
 import pytest
+from plugins_kit import REFERENCE
 
 import narrowpass
 from narrowpass import Bundle, Imported, Importer, hookimpl, load_plugins
 from narrowpass.bundle import verify
 from narrowpass.errors import BundleError, ModelError, PluginError, UsageError
 from narrowpass_testing import model_from_text
-from plugins_kit import REFERENCE
 
 
 def adds(number: float) -> ir.Model:
@@ -93,7 +93,7 @@ def test_a_source_loads_without_a_bundle(source):
         assert program.run({"x": X}, "add0")["y"].tolist() == [2, 3]
 
 
-def test_one_method_gets_the_name_that_the_caller_gives(source):
+def test_one_method_gets_the_name_of_the_caller(source):
     source.write_text("5")
     named = {"five": str(source), "six": adds(6)}
     bundle = narrowpass.build(named, "", target="reference", plugins=plugins(Numbers()))
@@ -101,7 +101,7 @@ def test_one_method_gets_the_name_that_the_caller_gives(source):
 
 
 def test_several_methods_do_not_fit_one_name(source):
-    with pytest.raises(UsageError, match="several methods .*build it alone"):
+    with pytest.raises(UsageError, match=r"several methods .*build it alone"):
         narrowpass.build(
             {"a": str(source), "b": adds(6)}, "", target="reference", plugins=plugins(Numbers())
         )
@@ -133,7 +133,7 @@ def test_importers_that_fail(source):
         def load(self, path):
             return 3
 
-    with pytest.raises(ModelError, match="importer 'numbers' failed on .*odd"):
+    with pytest.raises(ModelError, match=r"importer 'numbers' failed on .*odd"):
         narrowpass.build(source, "", target="reference", plugins=plugins(Broken()))
     with pytest.raises(PluginError, match="no Imported"):
         narrowpass.build(source, "", target="reference", plugins=plugins(Odd()))

@@ -40,7 +40,7 @@ def test_forms_hold_the_numbers_of_a_type(kind):
         return
     zeros = np.repeat(zeros_of(raw, layout).astype(np.float64), layout.block, axis=1)
     found = (integers_of(raw, layout).astype(np.float64) - zeros) * scales
-    # A zero point is rounded to float32: 2⁻²⁴ of the minimum; theirs rounds the product and the sum.
+    # A zero point is rounded to float32, 2⁻²⁴ of the minimum; theirs rounds twice.
     least = np.abs(zeros * scales) + np.abs(expected)
     assert (np.abs(found - expected) <= 2**-22 * least).all()
 

@@ -19,9 +19,9 @@ def save(tmp_path):
             for name, value in model.named_parameters():
                 # Biases and norms of a new model are 0 and 1: wrong ones would not be seen.
                 if value.ndim == 1:
-                    value += torch.randn(value.shape) * 0.1
+                    value.add_(torch.randn(value.shape) * 0.1)
                 elif "embed" not in name:
-                    value *= 4
+                    value.mul_(4)
         model = model.to(getattr(torch, dtype))
         folder = tmp_path / "model"
         model.save_pretrained(folder)

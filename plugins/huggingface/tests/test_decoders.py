@@ -29,7 +29,13 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+LOCAL = ["full_attention", "sliding_attention", "sliding_attention"]
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 
 CASES = {
@@ -53,21 +59,33 @@ CASES = {
     ),
     "smollm3": ("SmolLM3Config", {**GROUPED, "no_rope_layers": [1, 0, 1]}),
     "qwen2": ("Qwen2Config", GROUPED),
-    "qwen2-window": (
+    "qwen2-local": (
         "Qwen2Config",
-        {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "layer_types": LOCAL},
     ),
     "qwen3": ("Qwen3Config", {**GROUPED, "head_dim": 16}),
     "gemma": ("GemmaConfig", {**GROUPED, "head_dim": 16}),
     "gemma2": (
         "Gemma2Config",
-        {**GROUPED, "head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 20,
-         "attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0},
+        {
+            **GROUPED,
+            "head_dim": 16,
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": 4.0,
+            "final_logit_softcapping": 6.0,
+        },
     ),
     "gemma3": (
         "Gemma3TextConfig",
-        {**GROUPED, "head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 20,
-         "num_hidden_layers": 4, "sliding_window_pattern": 3},
+        {
+            **GROUPED,
+            "head_dim": 16,
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 20,
+            "num_hidden_layers": 4,
+            "sliding_window_pattern": 3,
+        },
     ),
     "phi": ("PhiConfig", GROUPED),
     "phi3": ("Phi3Config", {**GROUPED, "sliding_window": 6}),
@@ -114,7 +132,7 @@ def test_logits_of_prefill_and_decode(name, save, backend):
             "past_key_values.0.key=present.0.key@2"
         ]
         error, largest = differences(model, program, prompt=9, steps=3)
-    # Sums of at most 64 products in float32 in another order, over at most four layers.
+    # Additions of at most 64 multiplications in float32 in another order, over at most four layers.
     assert error <= 2e-5 * max(1.0, largest)
 
 

@@ -44,7 +44,7 @@ def test_hidden_states(name, save, backend):
         found = program.run(feeds)
     with torch.no_grad():
         expected = model(**{key: torch.from_numpy(value) for key, value in feeds.items()})
-    # Sums of at most 64 products in float32 in another order, over two layers.
+    # Additions of at most 64 multiplications in float32 in another order, over two layers.
     hidden = expected.last_hidden_state.numpy()
     np.testing.assert_allclose(found["last_hidden_state"][0], hidden[0], atol=1e-4)
     np.testing.assert_allclose(found["last_hidden_state"][1, :8], hidden[1, :8], atol=1e-4)
@@ -54,7 +54,7 @@ def test_hidden_states(name, save, backend):
     assert ("pooler_output" in found) == (name != "distilbert")
 
 
-def test_what_is_behind_the_encoder_is_told(save):
+def test_what_is_behind_the_encoder_is_reported(save):
     transformers = pytest.importorskip("transformers")
     from narrowpass_huggingface.importer import FolderImporter
 

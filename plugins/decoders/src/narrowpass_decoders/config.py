@@ -45,7 +45,7 @@ class Config:
         activation: one of `ACTIVATIONS`.
         gated: whether the activation multiplies a second matmul of the same rows.
         rotary: of each layer, in their order; None where there is none.
-        windows: of each layer: how many positions a row sees, its own included; 0 for all before.
+        spans: of each layer: how many positions a row sees, its own included; 0 for all before.
         learned: rows of the table of learned positions; 0 for none.
         tied: whether the head is the embedding.
         parallel: whether attention and feed-forward part read the same residual stream.
@@ -74,7 +74,7 @@ class Config:
     activation: str = "silu"
     gated: bool = True
     rotary: tuple[Rotary | None, ...] = field(default=())
-    windows: tuple[int, ...] = field(default=())
+    spans: tuple[int, ...] = field(default=())
     learned: int = 0
     tied: bool = False
     parallel: bool = False
@@ -104,7 +104,7 @@ class Config:
             raise ModelError(
                 f"its activation is {self.activation!r}; supported are {', '.join(ACTIVATIONS)}"
             )
-        for name in ("rotary", "windows"):
+        for name in ("rotary", "spans"):
             if len(getattr(self, name)) not in (0, self.layers):
                 raise ModelError(f"its {name} must have one entry for each of {self.layers} layers")
         for rotary in self.rotary:

@@ -22,7 +22,7 @@ def build_decoder(config: Config, weights: Weights) -> dict[str, ir.Model]:
     float32 [1, 1, V], and the caches ``present.I.key`` and ``present.I.value``, float32
     [1, G, S, D], of each layer I. ``decode`` reads ``past_key_values.I.key`` and
     ``past_key_values.I.value``, [1, G, P, D], too, and returns the logits of all positions,
-    [1, S, V], and caches of P + S rows. Positions follow from the rows of the first cache.
+    [1, S, V], and caches of P + S rows. Positions follow from the rows of the cache of layer 0.
 
     Weights are asked for by these names: ``embedding``, ``positions``, ``norm``, ``head``; and of
     layer I: ``I.norm1``, ``I.q``, ``I.k``, ``I.v``, ``I.q_norm``, ``I.k_norm``, ``I.o``,
@@ -94,18 +94,18 @@ class _Decoder:
         self._positions = e.op("Range", start, total, one)
         self._columns = e.op("Range", zero, total, one) if self._decode else self._positions
 
-    def _mask(self, window: int) -> ir.Value:
-        """Return the mask that is added to scores, [S, P + S]: one for all layers of a window."""
-        if window not in self._masks:
+    def _mask(self, span: int) -> ir.Value:
+        """Return the mask that is added to scores, [S, P + S]: one for all layers of a span."""
+        if span not in self._masks:
             e = self._e
             here = e.op("Unsqueeze", self._positions, e.const([1]))
             seen = e.op("LessOrEqual", self._columns, here)
-            if window:
-                first = e.op("Sub", here, e.const(window))
+            if span:
+                first = e.op("Sub", here, e.const(span))
                 seen = e.op("And", seen, e.op("Greater", self._columns, first))
             hidden = e.number(-np.inf)
-            self._masks[window] = e.op("Where", seen, e.number(0.0), hidden)
-        return self._masks[window]
+            self._masks[span] = e.op("Where", seen, e.number(0.0), hidden)
+        return self._masks[span]
 
     def _turn(self, rotary: Rotary) -> tuple[ir.Value, ir.Value]:
         """Return cosines and sines, [1, S, size / 2]."""
@@ -195,8 +195,8 @@ class _Decoder:
         scores = e.op("MatMul", q, e.op("Transpose", k, perm=order), name=f"{layer}.scores")
         scores = e.op("Mul", scores, e.number(config.score_scale))
         scores = cap(e, scores, config.score_cap)
-        window = config.windows[layer] if config.windows else 0
-        scores = e.op("Add", scores, self._mask(window))
+        span = config.spans[layer] if config.spans else 0
+        scores = e.op("Add", scores, self._mask(span))
         found = e.op("MatMul", e.op("Softmax", scores, axis=-1), v, name=f"{layer}.attention")
         if each > 1:
             found = e.op("Reshape", found, e.const([0, config.heads, -1, config.head]))

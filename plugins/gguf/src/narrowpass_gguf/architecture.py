@@ -23,9 +23,9 @@ class _Family:
         query_norm: see `Config`.
         gemma: whether embeddings are scaled and the activation is gelu.
         post_norms: see `Config`.
-        local: every so many layers one sees all positions, and the others a window; 0 where all
+        local: every so many layers one sees all positions, and the others a span; 0 where all
             are alike.
-        local_base: of rotary frequencies of layers with a window; 0 for that of the others.
+        local_base: of rotary frequencies of layers with a span; 0 for that of the others.
         fused: whether q, k and v are one tensor, and gate and up.
     """
 
@@ -142,13 +142,13 @@ def config_of(metadata: Metadata, weights: GgufWeights) -> Config:
         raise ModelError("it has experts, which are not supported; use a model without")
     layers, width = _count(metadata, "block_count"), _count(metadata, "embedding_length")
     heads, head = _count(metadata, "attention.head_count"), _head(metadata)
-    window = metadata.get("{}.attention.sliding_window", int, 0)
+    span = metadata.get("{}.attention.sliding_window", int, 0)
     local = [family.local > 0 and (i + 1) % family.local != 0 for i in range(layers)]
-    if family.local and not window:
+    if family.local and not span:
         raise ModelError(f"lacks {metadata.architecture}.attention.sliding_window")
-    windows = tuple(window if family.local and here else 0 for here in local)
-    if family.fused and window:
-        windows = (window,) * layers
+    spans = tuple(span if family.local and here else 0 for here in local)
+    if family.fused and span:
+        spans = (span,) * layers
     turns = _rotary(metadata, family, head)
     return Config(
         vocabulary=weights.shape("embedding")[0],
@@ -162,7 +162,7 @@ def config_of(metadata: Metadata, weights: GgufWeights) -> Config:
         score_scale=_score_scale(metadata, head, width, heads, layers),
         activation="gelu_tanh" if family.gemma else "silu",
         rotary=tuple(turns[here] for here in local),
-        windows=windows,
+        spans=spans,
         tied=not weights.has("head"),
         query_norm=family.query_norm,
         post_norms=family.post_norms,

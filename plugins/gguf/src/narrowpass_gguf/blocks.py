@@ -9,9 +9,9 @@
 | Q5_1 | 8 bits, the same | the same |
 | Q4_K, Q5_K | 4 and 8 bits, float32 scales and zero points, blocks of 32 | the same |
 
-Where a block has a minimum m, an element is d · q + m there, and d · (q - zero) here: zero = -m / d is
-rounded to float32, which is 2⁻²⁴ of it. A block whose d is 0 has its minimum as scale, integers 0
-and the zero point -1.
+Where a block has a minimum m, an element is d · q + m there, and d · (q - zero) here: zero = -m / d
+is rounded to float32, which is 2⁻²⁴ of it. A block whose d is 0 has its minimum as scale, integers
+0 and the zero point -1.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def _q8_0(raw: Array) -> tuple[Array, Array, None]:
 
 def _q6_k(raw: Array) -> tuple[Array, Array, None]:
     count = len(raw)
-    low = raw[:, :128].reshape(count, 2, 64)
+    pairs = raw[:, :128].reshape(count, 2, 64)
     high = raw[:, 128:192].reshape(count, 2, 1, 32)
-    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(count, 2, 4, 32)
+    low = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(count, 2, 4, 32)
     shifts = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
     whole = low | ((high >> shifts & 3) << 4)
     scales = np.ascontiguousarray(raw[:, 192:208]).view(np.int8).astype(np.float32)
@@ -177,7 +177,8 @@ def packed_of(raw: Array, layout: Layout) -> Array:
     integers = integers_of(raw, layout).reshape(len(raw), -1, layout.block)
     if layout.bits == 8:
         return integers
-    return integers[:, :, ::2] | integers[:, :, 1::2] << 4
+    packed: Array = integers[:, :, ::2] | integers[:, :, 1::2] << 4
+    return packed
 
 
 def scales_of(raw: Array, layout: Layout) -> Array:

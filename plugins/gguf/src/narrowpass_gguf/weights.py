@@ -57,7 +57,7 @@ class GgufWeights:
         self._matrices: dict[str, Matrix] = {}
         self._vectors: dict[str, ir.TensorProtocol] = {}
         self._used: set[str] = set()
-        self._widened: Counter[str] = Counter()
+        self._upcast: Counter[str] = Counter()
 
     def has(self, name: str) -> bool:
         """Return whether the file has such a weight."""
@@ -92,7 +92,7 @@ class GgufWeights:
         return [
             f"{count} tensors of {kind} are stored as float32, since no form of ONNX has their "
             "blocks; a pass such as int4 narrows them again"
-            for kind, count in sorted(self._widened.items())
+            for kind, count in sorted(self._upcast.items())
         ]
 
     def check_used(self) -> None:
@@ -177,7 +177,7 @@ class GgufWeights:
         width = stored.shape[-1] // elements * size
         file, offset = self._metadata.file, stored.offset + part.first * width
         raw = MappedTensor(file, offset, ir.DataType.UINT8, (rows, width), name)
-        self._widened[stored.kind.name] += 1
+        self._upcast[stored.kind.name] += 1
 
         def read() -> Array:
             try:

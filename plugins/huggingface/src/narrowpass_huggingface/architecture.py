@@ -71,9 +71,7 @@ FAMILIES: Mapping[str, _Family] = {
     "qwen3": _Family({**_LLAMA, **_NORMED}, fixed={"query_norm": True}),
     "gemma": _Family(_LLAMA, fixed={"offset": 1.0}, tied=True),
     "gemma2": _Family(_GEMMA, fixed=_GEMMAS, tied=True),
-    "gemma3_text": _Family(
-        {**_GEMMA, **_NORMED}, fixed={**_GEMMAS, "query_norm": True}, tied=True
-    ),
+    "gemma3_text": _Family({**_GEMMA, **_NORMED}, fixed={**_GEMMAS, "query_norm": True}, tied=True),
     "phi3": _Family(_LLAMA),
     "phi": _Family(
         {
@@ -115,9 +113,7 @@ FAMILIES: Mapping[str, _Family] = {
 _PREFIXES = ("", "model.", "transformer.", "gpt_neox.")
 
 
-def decoder_of(
-    settings: Settings, tensors: Collection[str]
-) -> tuple[Config, dict[str, Part]]:
+def decoder_of(settings: Settings, tensors: Collection[str]) -> tuple[Config, dict[str, Part]]:
     """Return the configuration of a decoder, and the part of a tensor for each weight.
 
     Args:
@@ -144,7 +140,7 @@ def _config(settings: Settings, family: _Family, tensors: Collection[str]) -> Co
     width = settings.count("hidden_size", "n_embd")
     layers = settings.count("num_hidden_layers", "n_layer")
     types = _layer_types(settings, layers)
-    window = settings.fields.get("sliding_window")
+    span = settings.fields.get("sliding_window")
     gemma, learned = settings.kind.startswith("gemma"), "positions" in family.top
     gated = bool(family.fixed.get("gated", True))
     default = "gelu_pytorch_tanh" if gemma else "silu" if gated else "gelu_new"
@@ -165,13 +161,14 @@ def _config(settings: Settings, family: _Family, tensors: Collection[str]) -> Co
         epsilon=settings.number(family.eps, default=1e-6 if gemma else 1e-5),
         score_scale=settings.number("attention_multiplier", default=scale) if granite else scale,
         # Gemma's first files call it gelu, and mean the approximation.
-        activation="gelu_tanh" if settings.kind == "gemma" else settings.activation(
+        activation="gelu_tanh"
+        if settings.kind == "gemma"
+        else settings.activation(
             "hidden_activation", "hidden_act", "activation_function", default=default
         ),
         rotary=() if learned else _rotaries(settings, family, types),
-        windows=tuple(
-            int(window) if kind == "sliding_attention" and type(window) is int else 0
-            for kind in types
+        spans=tuple(
+            int(span) if kind == "sliding_attention" and type(span) is int else 0 for kind in types
         ),
         learned=settings.count("n_positions", "n_ctx") if learned else 0,
         tied=tied or not any(name == f"{family.head}.weight" for name in tensors),
@@ -197,7 +194,7 @@ def _layer_types(settings: Settings, layers: int) -> list[str]:
         if unknown or len(given) != layers:
             raise ModelError(f"config.json: layer_types {sorted(unknown)} are not supported")
         return given
-    window = settings.fields.get("sliding_window") is not None
+    span = settings.fields.get("sliding_window") is not None
     if settings.kind == "gemma2":
         local = [layer % 2 == 0 for layer in range(layers)]
     elif settings.kind == "gemma3_text":
@@ -208,13 +205,11 @@ def _layer_types(settings: Settings, layers: int) -> list[str]:
             raise ModelError("config.json: use_sliding_window without layer_types")
         local = [False] * layers
     else:
-        local = [window and settings.kind in ("mistral", "phi3")] * layers
+        local = [span and settings.kind in ("mistral", "phi3")] * layers
     return ["sliding_attention" if here else "full_attention" for here in local]
 
 
-def _rotaries(
-    settings: Settings, family: _Family, types: list[str]
-) -> tuple[Rotary | None, ...]:
+def _rotaries(settings: Settings, family: _Family, types: list[str]) -> tuple[Rotary | None, ...]:
     found = {kind: settings.rotary(kind, partial=family.partial) for kind in set(types)}
     given = settings.fields.get("no_rope_layers")
     if settings.kind != "smollm3":
@@ -222,7 +217,9 @@ def _rotaries(
     if not isinstance(given, list) or len(given) != len(types):
         every = settings.count("no_rope_layer_interval", default=4)
         given = [(layer + 1) % every for layer in range(len(types))]
-    return tuple(found[kind] if rotated else None for kind, rotated in zip(types, given, strict=True))
+    return tuple(
+        found[kind] if rotated else None for kind, rotated in zip(types, given, strict=True)
+    )
 
 
 def _names(
@@ -237,8 +234,8 @@ def _names(
     parts["head"] = Part(family.head)
     for layer in range(config.layers):
         stack = f"{prefix}{family.stack}{layer}."
-        for name, value in (*family.layer.items(), *_fused(settings.kind, config).items()):
-            part = value if isinstance(value, Part) else Part(value)
+        whole = {name: Part(value) for name, value in family.layer.items()}
+        for name, part in {**whole, **_fused(settings.kind, config)}.items():
             parts[f"{layer}.{name}"] = _renamed(part, f"{stack}{part.name}")
     found = {}
     for name, part in parts.items():

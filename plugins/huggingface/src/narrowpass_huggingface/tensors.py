@@ -180,14 +180,12 @@ class FolderWeights:
             )
 
     def left_out(self) -> list[str]:
-        """Return a sentence for the tensors that were not asked for; nothing where there is none."""
+        """Return a sentence for the tensors that were not asked for, where there are any."""
         rest = self.unused()
         if not rest:
             return []
-        return [
-            f"{len(rest)} tensors behind the encoder, such as {rest[0]!r}, are left out: the "
-            "method returns last_hidden_state"
-        ]
+        text = f"{len(rest)} tensors behind the encoder, such as {rest[0]!r}, are left out"
+        return [f"{text}: the method returns last_hidden_state"]
 
 
 _BUFFERS = (
@@ -223,9 +221,7 @@ def _part(tensor: MappedTensor, part: Part, name: str) -> ir.TensorProtocol:
     return view if wide else ConvertedTensor(view, ir.DataType.FLOAT, name)
 
 
-def _third(
-    tensor: MappedTensor, part: Part, dims: tuple[int, ...], name: str
-) -> ir.TensorProtocol:
+def _third(tensor: MappedTensor, part: Part, dims: tuple[int, ...], name: str) -> ir.TensorProtocol:
     """Return q, k or v of outputs [heads, 3, head]."""
     head, rest = divmod(dims[0], 3 * part.heads)
     if rest or not head:
