@@ -27,6 +27,8 @@ FIRST_PARTY = (
     "demo",
     "fp16",
     "generate",
+    "gguf",
+    "huggingface",
     "int4",
     "int8-sym",
     "reference",
