@@ -9,6 +9,9 @@ from narrowpass_ir.errors import UsageError
 
 _TEXT = re.compile(r"(?P<input>[^=]+)=(?P<output>[^=@]+)(?:@(?P<axis>\d+))?")
 
+APPENDED = "narrowpass.appended"
+"""In the metadata of a node: its keys and values are appended to those of a past without room."""
+
 
 @dataclass(frozen=True)
 class State:

@@ -15,6 +15,7 @@ from narrowpass_expansion.attention.scores import (
     visible_keys,
 )
 from narrowpass_expansion.emitter import Emitter, Unsupported
+from narrowpass_ir.state import APPENDED
 
 _REQUIRED_DEFAULTS = {
     "smooth_softmax": 0,
@@ -30,7 +31,8 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
     """Emit the rotary embedding, the KV cache with appended keys and values, and attention.
 
     `seqlens_k` determines where the new keys of each batch go and which keys each query sees. In
-    prefill, where there are as many queries as tokens in total, they start at 0.
+    prefill, where there are as many queries as tokens in total, they start at 0. In a node that is
+    marked as appended, all batches have the rows of the past.
     """
     for name, usual in _REQUIRED_DEFAULTS.items():
         if e.get(name, usual) != usual:
@@ -50,22 +52,33 @@ def attention(e: Emitter) -> Sequence[ir.Value | None]:
     lengths = e.reshape(lengths, -1)
     total = e.cast(e.required(6, "total_sequence_length"), ir.DataType.INT64)
     total = e.reshape(total, 1)
-    starts = e.op(
-        "Where",
-        e.op("Equal", rows, total),
-        e.const([0]),
-        e.op("Sub", lengths, rows),
+    appended = APPENDED in e.node.metadata_props
+    starts = (
+        e.dim(e.required(3, "past_key"), 2)
+        if appended
+        else e.op(
+            "Where",
+            e.op("Equal", rows, total),
+            e.const([0]),
+            e.op("Sub", lengths, rows),
+        )
     )
     q, k = _apply_rotary(e, q, k, starts, rows)
     q, k, v = (e.transpose(part, 0, 2, 1, 3) for part in (q, k, v))
-    k, v = _append_to_cache(e, k, v, starts, total)
+    if appended:
+        k = e.op("Concat", e.required(3, "past_key"), k, axis=2)
+        v = e.op("Concat", e.required(4, "past_value"), v, axis=2)
+    else:
+        k, v = _append_to_cache(e, k, v, starts, total)
     local_size = int(e.get("local_window_size", -1))
-    offset = e.unsqueeze(starts, 1, 2, 3)
+    offset = starts if appended else e.unsqueeze(starts, 1, 2, 3)
     seen = visible_keys(
         e, rows, e.dim(k, 2), offset, left=local_size - 1 if local_size > 0 else -1, right=0
     )
     if seen is None:
         raise ValueError("a causal mask has an end")
+    if appended:
+        seen = e.unsqueeze(seen, 0, 1)
     bias = mask_to_bias(e, seen, dtype)
     more = e.input(10)
     if more is not None:
@@ -126,7 +139,8 @@ def _apply_rotary(
     positions = e.input(9)
     if positions is None:
         count = e.op("Range", e.const(0), e.op("Squeeze", rows, e.const([0])), e.const(1))
-        positions = e.op("Add", e.unsqueeze(starts, 1), e.unsqueeze(count, 0))
+        first = e.unsqueeze(starts, 0 if APPENDED in e.node.metadata_props else 1)
+        positions = e.op("Add", first, e.unsqueeze(count, 0))
     cos, sin = (e.unsqueeze(e.op("Gather", part, positions, axis=0), 2) for part in (cos, sin))
     paired = bool(e.get("rotary_interleaved", 0))
     depth = _depth(e, int(e.get("num_heads", 0)), int(e.get("kv_num_heads", 0)))

@@ -47,6 +47,7 @@ from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body
 from narrowpass_planning.state.appending import append_in_place
 from narrowpass_planning.state.errors import AppendError, CacheFullError
+from narrowpass_planning.state.group_query import mark_appended
 from narrowpass_planning.state.method import AppendingMethod
 from narrowpass_planning.state.narrow import CACHE_DTYPES, FLOAT32
 from narrowpass_planning.state.session import AppendingSession
@@ -426,10 +427,12 @@ class PlannedProgram(Program):
                     raise AppendError(
                         f"method {name!r} reads cache {lost[0]!r} and appends nothing"
                     )
-                prepared = inferred(model, self._lowering)
+                clone = model.clone()
+                counted = mark_appended(clone.graph, grown)
+                prepared = inferred(clone, self._lowering)
                 states = {value.input for value in taken}
                 checker = FeedChecker.of(prepared.graph, name).without(states)
-                fed = append_in_place(prepared, grown, stored)
+                fed = append_in_place(prepared, grown, stored).joined(counted)
                 context = self._context(session, contents, name)
                 method = self._compile(name, prepared, context)
                 if method.decided:

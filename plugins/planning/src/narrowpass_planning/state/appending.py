@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from narrowpass_ir.state import State
 from narrowpass_planning.state.errors import AppendError
-from narrowpass_planning.state.lengths import Appended, Fed, Lengths
+from narrowpass_planning.state.fed import Fed
+from narrowpass_planning.state.lengths import Appended, Lengths
 from narrowpass_planning.state.narrow import FLOAT32
 from narrowpass_planning.state.operators import APPEND_ROWS, DOMAIN, LENGTH
 
@@ -47,11 +48,11 @@ def append_in_place(model: ir.Model, states: Sequence[State], stored: str = FLOA
     caches = [cache for cache, _ in replaced]
     given = {id(present) for _, present in replaced}
     lengths = Lengths(graph, caches, _views_of([cache.whole for cache in caches]), length)
+    lengths.replace()
+    _check_shapes(caches)
     kept = [value for value in graph.outputs if id(value) not in given]
     del graph.outputs[:]
     graph.outputs.extend(kept)
-    lengths.replace()
-    _check_shapes(caches)
     graph.inputs.append(length)
     for cache, present in replaced:
         past, concat, whole = cache.past, cache.concat, cache.whole

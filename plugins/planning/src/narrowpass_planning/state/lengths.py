@@ -17,6 +17,7 @@ import onnx_ir as ir
 from narrowpass_ir.state import State
 from narrowpass_planning.state.emitting import SizeEmitter
 from narrowpass_planning.state.errors import AppendError
+from narrowpass_planning.state.fed import Fed, FedMask
 from narrowpass_planning.state.operators import CAUSAL_MASK, DOMAIN, MASK_PREFIX
 from narrowpass_planning.state.symbolic import elements
 from narrowpass_planning.state.symbolic.affine import ROWS, Affine, Dims, index
@@ -39,38 +40,6 @@ _SIZED = {
     "Tile": (1,),
 }
 """Operators whose results have sizes that these operands say."""
-
-
-@dataclass(frozen=True)
-class FedMask:
-    """A mask that a session derives from a feed of 0 and 1, with a column for each row of caches.
-
-    Attributes:
-        name: of the graph's new input, [batch, 1, 1, columns].
-        source: the input that the caller feeds, [batch, columns].
-        low: what masked columns have, where the mask is added; None for booleans.
-    """
-
-    name: str
-    source: str
-    low: float | None
-
-
-@dataclass(frozen=True)
-class Fed:
-    """What a session takes of its feeds to know, and to mask, the rows of caches.
-
-    Attributes:
-        rows: the new rows: their number, or the input and the axis that have it; None where the
-            model does not say.
-        grown: inputs of 0 and 1, [batch, columns], with a column for each row with the new ones;
-            the compiled method does not take them.
-        masks: that are derived from them.
-    """
-
-    rows: int | tuple[str, int] | None = None
-    grown: tuple[str, ...] = ()
-    masks: tuple[FedMask, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,6 +93,8 @@ class Lengths:
         self._graph, self._length = graph, length
         self._views = {id(view) for view in views}
         self._fed: dict[str, FedMask] = {}
+        self._dropped: list[str] = []
+        self._pasts = [cache.past for cache in caches]
         self._masks: dict[tuple[int, Mask, bool], ir.Value] = {}
         names = {d.value for v in graph.inputs for d in v.shape or () if not isinstance(d, int)}
         taken = {id(cache.past) for cache in caches}
@@ -157,6 +128,7 @@ class Lengths:
         Raises:
             AppendError: one that reads it otherwise; the message names it.
         """
+        self._remove_dead()
         for node in tuple(self._graph):
             if node.graph is None or self._evaluated(node):
                 continue
@@ -171,14 +143,22 @@ class Lengths:
                     f"output {value.name!r} is computed from the rows of caches alone"
                 )
         self._remove_dead()
-        for name, value in self.grown.items():
+        for value in self.grown.values():
             if value.uses():
                 reader = next(iter(value.uses())).node
                 raise AppendError(
-                    f"node {_label(reader)!r} ({reader.op_type}) computes with {name!r}, which has "
-                    "a column for each row of the caches; feed the mask of attention itself"
+                    f"node {_label(reader)!r} ({reader.op_type}) computes with {value.name!r}, "
+                    "which has a column for each row of the caches; feed the mask of attention"
                 )
-            self._graph.inputs.remove(value)
+        self._drop_unread()
+
+    def _drop_unread(self) -> None:
+        """Remove inputs that nothing reads, of which feeds have other shapes in each run."""
+        states = {id(value) for value in self._pasts}
+        for value in tuple(self._graph.inputs):
+            if not value.uses() and id(value) not in states and not value.is_graph_output():
+                self._graph.inputs.remove(value)
+                self._dropped.append(value.name or "")
 
     def fed(self) -> Fed:
         """Return what a session takes of its feeds."""
@@ -188,7 +168,7 @@ class Lengths:
         elif self._rows.terms[0][0] in self._known.sources:
             value, axis = self._known.sources[self._rows.terms[0][0]]
             rows = value.name or "", axis
-        return Fed(rows, tuple(self.grown), tuple(self._fed.values()))
+        return Fed(rows, tuple(self.grown), tuple(self._fed.values()), dropped=tuple(self._dropped))
 
     def _evaluated(self, node: ir.Node) -> bool:
         return all(self._known.tensor(value) is not None for value in node.outputs)
@@ -285,8 +265,6 @@ class Lengths:
     def _remove_dead(self) -> None:
         outputs = {id(value) for value in self._graph.outputs}
         for node in reversed(tuple(self._graph)):
-            if not self._evaluated(node):
-                continue
             if all(not value.uses() and id(value) not in outputs for value in node.outputs):
                 self._graph.remove(node, safe=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowpass.errors import BackendError, DataError
+from narrowpass.errors import BackendError
 from narrowpass.runtime.feeds import FeedChecker
 from narrowpass_ir.state import State
 from narrowpass_planning.plan.bound import BoundPartition
@@ -17,7 +17,7 @@ from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers
-from narrowpass_planning.state.lengths import Fed
+from narrowpass_planning.state.fed import Fed
 
 if TYPE_CHECKING:
     from narrowpass_planning.program.method import Method
@@ -148,56 +148,13 @@ class AppendingMethod:
         self.outputs = tuple(name for name in method.outputs if name not in fixed)
         self.token: Token | None = None
 
-    def derive(self, feeds: Mapping[str, Any], length: int) -> dict[str, Any]:
-        """Return feeds of the compiled method: masks are derived from those of 0 and 1.
-
-        Args:
-            feeds: that the caller gave.
-            length: rows before the run.
-
-        Raises:
-            DataError: such a mask has another number of columns, or other numbers.
-        """
-        fed = self.fed
-        if not fed.grown:
-            return dict(feeds)
-        rows = self._new_rows(feeds)
-        for name in fed.grown:
-            mask = feeds.get(name)
-            if not isinstance(mask, np.ndarray) or mask.ndim != 2:
-                raise DataError(f"{name!r} is no array of [batch, columns]")
-            if rows is not None and mask.shape[1] != length + rows:
-                raise DataError(
-                    f"{name!r} has {mask.shape[1]} columns; it needs one for each of {length} "
-                    f"cached rows and of {rows} new ones"
-                )
-            if mask.size and (mask.min() < 0 or mask.max() > 1):
-                raise DataError(f"{name!r} has other numbers than 0 and 1")
-        given = {name: value for name, value in feeds.items() if name not in fed.grown}
-        for each in fed.masks:
-            seen = feeds[each.source][:, None, None, :]
-            given[each.name] = (
-                seen != 0
-                if each.low is None
-                else np.where(seen != 0, np.float32(0), np.float32(each.low))
-            )
-        return given
-
-    def _new_rows(self, feeds: Mapping[str, Any]) -> int | None:
-        rows = self.fed.rows
-        if not isinstance(rows, tuple):
-            return rows
-        name, axis = rows
-        value = feeds.get(name)
-        return value.shape[axis] if isinstance(value, np.ndarray) and axis < value.ndim else None
-
     def check_rows(self, feeds: Mapping[str, Any]) -> None:
         """Check that the last run appended as many rows as its feeds say.
 
         Raises:
             BackendError: it did not, so that positions and masks were others.
         """
-        rows, found = self._new_rows(feeds), self.appended_rows()
+        rows, found = self.fed.new_rows(feeds), self.appended_rows()
         if rows is not None and rows != found:
             raise BackendError(f"{found} rows were appended to caches, where the feeds have {rows}")
 

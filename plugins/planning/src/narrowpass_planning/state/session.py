@@ -137,7 +137,7 @@ class AppendingSession(Session):
             return None
         self._rows[0] = self._length
         given = {
-            **appending.derive(feeds, self._length),
+            **appending.fed.derive(feeds, self._length),
             **self._fixed_of(appending),
             LENGTH: self._rows,
         }
@@ -171,7 +171,7 @@ class AppendingSession(Session):
                 checked[state.input] = (
                     initial(spec, state, signature, feeds) if kept is None else kept
                 )
-        checked = appending.derive(checked, self._length)
+        checked = appending.fed.derive(checked, self._length)
         appending.token = None  # this run binds other caches
         wanted = list(appending.outputs if outputs is None else outputs)
         wanted += [state.output for state in appending.updated]

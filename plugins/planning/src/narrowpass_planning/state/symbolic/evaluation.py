@@ -316,6 +316,18 @@ def _concat(known: Evaluation, node: ir.Node) -> Tensor | None:
     return movement.concat(given, node.attributes.get_int("axis", 0))
 
 
+def _total(known: Evaluation, node: ir.Node) -> Tensor | None:
+    """Return the sum of a constant along the last axis."""
+    given, axes = known.tensor(node.inputs[0]), _axes(known, node)
+    if given is None or not given.rank or axes not in ([-1], [given.rank - 1]):
+        return None
+    element = given.element
+    if not isinstance(element, Affine) or not element.is_number:
+        return None
+    kept = (Affine.number(1),) if node.attributes.get_int("keepdims", 1) != 0 else ()
+    return function((*given.dims[:-1], *kept), given.dims[-1].times(element.constant))
+
+
 def _trilu(known: Evaluation, node: ir.Node) -> Tensor | None:
     given, diagonal = known.tensor(node.inputs[0]), [Affine()]
     if len(node.inputs) > 1 and node.inputs[1] is not None:
@@ -343,6 +355,7 @@ _RULES: Mapping[str, Rule] = {
     "Neg": _negative,
     "Not": _not,
     "Range": _range,
+    "ReduceSum": _total,
     "Reshape": _reshape,
     "Shape": _shape,
     "Slice": _slice,

@@ -52,9 +52,8 @@ def added_mask(tensor: Tensor) -> Mask | None:
         return number == 0
 
     kept = None if tensor.element is None else map_leaves(tensor.element, leaf)
-    if kept is None or len(lows) > 1:
-        return None
-    return _mask_of(kept, tensor, lows.pop() if lows else LOW)
+    # A row that sees no key weighs those by their scores that are masked by the least.
+    return None if kept is None else _mask_of(kept, tensor, max(lows, default=LOW))
 
 
 def chosen_mask(tensor: Tensor, low: float, *, filled: bool) -> Mask | None:
