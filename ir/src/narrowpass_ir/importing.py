@@ -1,4 +1,4 @@
-"""What importers are: objects that read models of other formats into `onnx_ir.Model`s."""
+"""What importers are: objects that read models of other formats into models of onnx-ir."""
 
 from __future__ import annotations
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from narrowpass.errors import ModelError, PluginError, UsageError
 from narrowpass.framework.boundary import translate_errors
 from narrowpass.framework.plugins import Registry
-from narrowpass_ir.arguments import instance_of
+from narrowpass_ir.arguments import instance_of, path_of
 from narrowpass_ir.importing import Imported, Importer, check_assets
 
 _log = logging.getLogger("narrowpass")
@@ -22,19 +21,22 @@ def importer_of(source: object, registry: Registry) -> Importer | None:
 
     Raises:
         PluginError: a probe fails.
-        UsageError: several importers read it.
+        UsageError: several importers read it, or it is no path.
     """
-    if not isinstance(source, str | os.PathLike) or Path(source).suffix == ".onnx":
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = path_of(source, "the path of a model")
+    if path.endswith(".onnx"):
         return None
     found = []
     for name, importer in registry.importers.items():
         with translate_errors(f"importer {name!r} failed in probe", PluginError):
-            if importer.probe(os.fspath(source)):
+            if importer.probe(path):
                 found.append(importer)
     if len(found) > 1:
         names = ", ".join(importer.name for importer in found)
         raise UsageError(
-            f"{os.fspath(source)}: several importers read it ({names}); leave all but one out "
+            f"{path}: several importers read it ({names}); leave all but one out "
             "with --disable-plugin"
         )
     return found[0] if found else None
