@@ -11,6 +11,7 @@ linear units.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,14 +222,21 @@ class Decoder:
         return model
 
 
-def build(folder: Path, size: str, *, tied: bool) -> tuple[Path, Path]:
-    """Write both phases, if they are not there; return their paths."""
+def build(
+    folder: Path, size: str, *, tied: bool, positions: int | None = None
+) -> tuple[Path, Path]:
+    """Write both phases, if they are not there; return their paths.
+
+    `positions` are those of the rotary tables, where they are not those of the size; such a decoder
+    has a folder of its own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "prefill.onnx", folder / "decode.onnx"
     if not all(path.exists() for path in paths):
         weights = Weights(folder)
+        shape = dataclasses.replace(SIZES[size], positions=positions or SIZES[size].positions)
         for path, decode in zip(paths, (False, True), strict=True):
-            model = Decoder(SIZES[size], weights, tied=tied, decode=decode).build()
+            model = Decoder(shape, weights, tied=tied, decode=decode).build()
             path.write_bytes(model.SerializeToString())
         weights.close()
     return paths

@@ -2,6 +2,7 @@
 
     python benchmarks/generation.py FOLDER [--size 135m] [--threads 1] [--depth 0 128 1024]
         [--tokens 64] [--rounds 5] [--pipeline TEXT] [--form session feeds onnxruntime llama.cpp]
+        [--cache float32|float16|bfloat16|int8]
         [--llama-bench BIN MODEL.gguf] [--json OUT.json]
 
 Forms: a session of narrowpass, which appends to caches in place; narrowpass with caches as feeds;
@@ -9,6 +10,9 @@ onnxruntime with ``MatMulNBits`` of 4 bits (``accuracy_level`` 4) and caches as 
 its own ``llama-bench``, whose path and model are given: a GGUF file of the same sizes. Each form
 has a process of its own for each round, and forms take turns. A cell is the median over rounds of
 the median token in ms. `python` is the share of a session's token that is not spent in kernels.
+
+``--cache`` is the type of the session's caches. Depths beyond the decoder's 2,048 positions need
+larger rotary tables, and so a decoder of their own; caches are random then, not those of a prompt.
 
 The decoders are built in FOLDER/SIZE where they are missing (see ``decoder.py``).
 """
@@ -36,14 +40,24 @@ Token = Callable[[int, int], int]
 """Computes the token after another one, from it and the rows before."""
 
 
-def bundle_of(folder: Path, size: str, pipeline: str) -> Path:
+def folder_of(options: argparse.Namespace) -> tuple[Path, int | None]:
+    """Return the folder of the decoder, and its positions where it needs more than usual."""
+    needed = max(options.depth) + options.tokens + 4
+    if needed <= decoder.SIZES[options.size].positions:
+        return options.folder / options.size, None
+    positions = 1 << (needed - 1).bit_length()
+    return options.folder / f"{options.size}-{positions}", positions
+
+
+def bundle_of(options: argparse.Namespace) -> Path:
     """Return the bundle of both phases, built where it is missing."""
     import narrowpass
 
+    (folder, positions), pipeline = folder_of(options), options.pipeline
     name = "".join(c if c.isalnum() else "-" for c in pipeline)
-    path = folder / size / f"both-{name}.narrow"
+    path = folder / f"both-{name}.narrow"
     if not path.exists():
-        prefill, decode = decoder.build(folder / size, size, tied=True)
+        prefill, decode = decoder.build(folder, options.size, tied=True, positions=positions)
         methods = {"prefill": str(prefill), "decode": str(decode)}
         narrowpass.build(methods, pipeline, out=path, target="xnn-cpu")
     return path
@@ -63,9 +77,12 @@ def by_session(options: argparse.Namespace, depth: int, kernels: list[float]) ->
     import narrowpass
     from narrowpass_xnn_cpu.native.runtime import tape
 
-    bundle = bundle_of(options.folder, options.size, options.pipeline)
-    session = narrowpass.load(bundle, "xnn-cpu", threads=options.threads).session()
-    if depth:
+    bundle = bundle_of(options)
+    program = narrowpass.load(bundle, "xnn-cpu", threads=options.threads)
+    session = program.session(options.cache)
+    if depth > decoder.SIZES[options.size].positions:
+        session.restore(random_caches(options.size, depth))
+    elif depth:
         session.run(decoder.feeds(options.size, depth, None, 0), "prefill")
     run = tape.Tape.run
 
@@ -89,10 +106,12 @@ def by_feeds(options: argparse.Namespace, depth: int, _: list[float]) -> Token:
     """Return the next token of a program whose caches are feeds."""
     import narrowpass
 
-    bundle = bundle_of(options.folder, options.size, options.pipeline)
+    bundle = bundle_of(options)
     program = narrowpass.load(bundle, "xnn-cpu", threads=options.threads)
     caches = _empty(program.inputs("decode"))
-    if depth:
+    if depth > decoder.SIZES[options.size].positions:
+        caches = random_caches(options.size, depth)
+    elif depth:
         given = program.run(decoder.feeds(options.size, depth, None, 0), "prefill")
         caches = _next(given)
 
@@ -102,6 +121,12 @@ def by_feeds(options: argparse.Namespace, depth: int, _: list[float]) -> Token:
         return int(outputs["logits"].argmax())
 
     return token
+
+
+def random_caches(size: str, depth: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return caches of so many rows, by the names of their inputs."""
+    found = decoder.feeds(size, 1, depth)
+    return {name: value for name, value in found.items() if name.startswith("past.")}
 
 
 def _empty(inputs: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -119,7 +144,7 @@ def by_onnxruntime(options: argparse.Namespace, depth: int, _: list[float]) -> T
 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
-    folder = options.folder / options.size
+    folder, _ = folder_of(options)
     sessions = [
         onnxruntime.InferenceSession(str(folder / f"{phase}-4bits-dynamic.onnx"), settings)
         for phase in ("prefill", "decode")
@@ -127,7 +152,9 @@ def by_onnxruntime(options: argparse.Namespace, depth: int, _: list[float]) -> T
     names = [value.name for value in sessions[1].get_outputs()]
     pasts = [value for value in sessions[1].get_inputs() if value.name.startswith("past.")]
     caches = {v.name: np.zeros((1, v.shape[1], 0, v.shape[3]), np.float32) for v in pasts}
-    if depth:
+    if depth > decoder.SIZES[options.size].positions:
+        caches = random_caches(options.size, depth)
+    elif depth:
         given = sessions[0].run(names, decoder.feeds(options.size, depth, None, 0))
         caches = _next(dict(zip(names, given, strict=True)))
 
@@ -189,6 +216,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pipeline", default=PIPELINE)
     parser.add_argument("--form", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--cache", metavar="DTYPE", help="type of the session's caches")
     parser.add_argument("--llama-bench", nargs=2, metavar=("BIN", "MODEL.gguf"))
     parser.add_argument("--json", type=Path, metavar="OUT.json")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -197,7 +225,7 @@ def main() -> None:
         work(options.worker[0], int(options.worker[1]), options)
         return
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    bundle_of(options.folder, options.size, options.pipeline)
+    bundle_of(options)
     rows = []
     print(f"{'depth':>6} {'form':12} {'ms':>8} {'over session':>13} {'python':>7}")
     for depth in options.depth:

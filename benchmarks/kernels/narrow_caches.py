@@ -4,10 +4,10 @@
         [--past 2048 8192 16384] [--rows 1] [--threads 1] [--rounds 15]
         [--dtype float32 float16 bfloat16 int8]
 
-A model of nothing but attention over past and new rows. Shown are the medians of its kernels, among
-them the append, with the bytes of keys, values and scales that are read in a second; beside them, what a
-matmul with a vector reads of as many bytes. Types take turns, and other memory is written before
-each turn. ``--rows`` gives a prompt: a causal mask, and queries of so many rows.
+A model of nothing but attention over past and new rows. Shown are the medians of its kernels, the
+append included, with the bytes of keys, values and scales that are read in a second; beside them,
+what a matmul with a vector reads of as many bytes. Types take turns, and other memory is written
+before each turn. ``--rows`` gives a prompt: a causal mask, and queries of so many rows.
 """
 
 from __future__ import annotations
