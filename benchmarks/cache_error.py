@@ -4,7 +4,7 @@
         [--threads 2] [--dtype float16 bfloat16 int8]
 
 All sessions take the same random tokens, a prompt and then one by one. Shown are, over the latter,
-the mean and the largest relative error of logits (the norm of the difference over that of float32's),
+the mean and the largest relative error of logits (norm of the difference over that of float32's),
 the largest difference of one logit over the standard deviation of all, how often the largest logit
 is another one, and the bytes of a token's rows in the caches. Weights are random, and float32; the
 decoder is built in FOLDER/SIZE (see ``decoder.py``).

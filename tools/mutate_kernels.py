@@ -63,7 +63,7 @@ TESTS = {
     "conv": ("conv", "int8/test_int8_convolutions.py"),
     "depthwise": ("conv/test_fp32_depthwise.py", "int8/test_int8_convolutions.py"),
     "winograd": ("conv/test_fp32_winograd.py", "int8/test_int8_convolutions.py"),
-    "attention": ("attention",),
+    "attention": ("attention", "state/test_narrow_caches.py"),
     "norm": ("operators/test_row_normalization.py", "operators/test_broadcast_scales.py"),
     "elementwise": ("operators",),
     "recurrent": ("recurrent",),

@@ -2,12 +2,13 @@
 
     python benchmarks/kernels/narrow_caches.py [--heads 24] [--groups 24] [--depth 64]
         [--past 2048 8192 16384] [--rows 1] [--threads 1] [--rounds 15]
-        [--dtype float32 float16 bfloat16 int8]
+        [--dtype float32 float16 bfloat16 int8] [--warm]
 
 A model of nothing but attention over past and new rows. Shown are the medians of its kernels, the
 append included, with the bytes of keys, values and scales that are read in a second; beside them,
 what a matmul with a vector reads of as many bytes. Types take turns, and other memory is written
-before each turn. ``--rows`` gives a prompt: a causal mask, and queries of so many rows.
+before each turn. ``--rows`` is for a prompt: a causal mask, and queries of so many rows. With
+``--warm`` no other memory is written: what fits the processor's caches shows the time of computing.
 """
 
 from __future__ import annotations
@@ -93,10 +94,11 @@ def main() -> None:
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--dtype", nargs="+", choices=BYTES, default=list(BYTES))
+    options.add_argument("--warm", action="store_true")
     o = options.parse_args()
     bundle = narrowpass.build(parser.parse_model(text(o.heads, o.groups, o.depth)), "")
     kernels, rng = Kernels(), np.random.default_rng(0)
-    others = np.ones(OTHERS // 4, np.float32)
+    others = np.ones(0 if o.warm else OTHERS // 4, np.float32)
     row = 1, o.groups, o.rows, o.depth
     feeds = {x: rng.standard_normal(row).astype(np.float32) for x in "kv"}
     queries = 1, o.groups, o.heads // o.groups, o.rows, o.depth

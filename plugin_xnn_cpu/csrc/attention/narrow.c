@@ -2,7 +2,7 @@
  *
  * A token's few query rows are attended in chunks of rows of the cache, which threads divide among
  * themselves: a head with a long cache is no longer one thread's (flash-decoding; Dao et al., 2023).
- * Elements are upcast in registers; scores, exponentials and sums are float32. Each chunk has its
+ * Elements are upcast in registers; scores, exponentials and accumulators are float32. Each chunk has its
  * largest score, the sum of its exponentials and its weighted sum of values; they are merged at the
  * end, in the order of chunks, so that results do not depend on the number of threads.
  *

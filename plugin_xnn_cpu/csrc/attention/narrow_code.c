@@ -82,9 +82,9 @@ void NP_OF_ISA(np_attention_chunk)(const np_chunk_job *job, size_t head, size_t 
       scale_row(row, keys, job->v_scales + v_row / (ptrdiff_t)values, step);
     }
   }
-  float *sums = partial + NP_CHUNK_HEADER;
+  float *weighted = partial + NP_CHUNK_HEADER;
 #define NP_VALUES(type) \
-  chunk_values(scores, rows, v, v_stride, keys, values, sums, (ptrdiff_t)part, type);
+  chunk_values(scores, rows, v, v_stride, keys, values, weighted, (ptrdiff_t)part, type);
   NP_SWITCH_TYPE(job->type, NP_VALUES)
 #undef NP_VALUES
 }
@@ -106,7 +106,7 @@ void NP_OF_ISA(np_attention_merge)(const np_chunk_job *job, size_t head) {
     memset(out, 0, values * sizeof *out);
     for (size_t c = 0; c < job->chunks; c++) {
       const float *chunk = from + c * p->rows * part;
-      /* A chunk that is masked has sums of 0; they stay where the difference would be NaN. */
+      /* A chunk that is masked has accumulators of 0; they stay where the difference would be NaN. */
       const float factor =
           chunk[0] == -INFINITY ? 1.0f : exp_of_at_most_0(broadcast(chunk[0] - most))[0];
       sum += factor * chunk[1];

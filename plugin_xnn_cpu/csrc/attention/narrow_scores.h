@@ -3,9 +3,9 @@
 
 #define PREFETCHED 2048 /* bytes in front of what is read */
 
-/* The sums of the lanes of LANES vectors: lane i of the result is the sum of acc[i]. Half of the
+/* The horizontal sum of each of LANES vectors: lane i of the result is that of acc[i]. Half of the
  * lanes of two vectors are added to the other halves, then quarters, and so on. */
-NP_INLINE vec sums_of(vec *acc) {
+NP_INLINE vec fold_lanes(vec *acc) {
 #define NP_FOLD(distance, kept, moved)                                              \
   UNROLL for (int i = 0; i < (distance); i++) {                                     \
     const vec a = acc[i], b = acc[i + (distance)];                                  \
@@ -49,7 +49,7 @@ NP_INLINE vec dots(const float *q, const char *k, ptrdiff_t stride, size_t depth
       acc[j] = multiply_add(x, load_some_elements(k + j * stride, d, depth - d, type), acc[j]);
     }
   }
-  return sums_of(acc);
+  return fold_lanes(acc);
 }
 
 /* q · k of one row. */

@@ -1,9 +1,9 @@
-/* Weighted sums of rows of a cache, for one instruction set; attention/narrow_code.c includes
+/* Rows of values times weights, added up, for one instruction set; attention/narrow_code.c includes
  * this. */
 
-#define VALUE_ROWS 4 /* query rows whose sums are in registers at a time */
+#define VALUE_ROWS 4 /* query rows whose accumulators are in registers at a time */
 
-/* `columns` vectors of the sums of `rows` query rows, from element `e` on; both are constants of the
+/* `columns` vectors of the accumulators of `rows` query rows, from element `e` on; both are constants of the
  * caller. */
 NP_INLINE void add_columns(const float *weights, const char *v, ptrdiff_t stride, size_t keys,
                            size_t e, float *out, ptrdiff_t out_stride, const int rows,
@@ -32,7 +32,7 @@ NP_INLINE void add_columns(const float *weights, const char *v, ptrdiff_t stride
   }
 }
 
-/* The sums of `rows` query rows, a constant of the caller: out[m] = weights[m] · v. */
+/* out[m] = weights[m] · v for `rows` query rows, a constant of the caller. */
 NP_INLINE void sum_rows(const float *weights, const char *v, ptrdiff_t stride, size_t keys,
                         size_t values, float *out, ptrdiff_t out_stride, const int rows,
                         const int type) {
