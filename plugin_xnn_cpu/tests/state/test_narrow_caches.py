@@ -9,7 +9,7 @@ import pytest
 from xnn_kit import compile_model
 
 import narrowpass
-from narrowpass.errors import DataError, UsageError
+from narrowpass.errors import BackendError, DataError, UsageError
 from narrowpass_planning.state.session import AppendingSession
 from narrowpass_xnn_cpu.native import kernels
 
@@ -311,3 +311,31 @@ def test_what_cannot_be_asked_for():
         with pytest.raises(UsageError, match="reads the shape of a cache"):
             program.session("int8")
         assert "reads the shape of a cache" in program.session().reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_without_elements_are_refused(dtype):
+    """There is nothing that a scale could be of; the kernel must not divide by their size."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        attend (float[1, 2, S, D] q, float[1, 2, S, D] k, float[1, 2, S, E] v,
+                float[1, 2, P, D] past_k, float[1, 2, P, E] past_v)
+            => (float[1, 2, S, E] y, float[1, 2, T, D] all_k, float[1, 2, T, E] all_v) {
+            all_k = Concat <axis = 2> (past_k, k)
+            all_v = Concat <axis = 2> (past_v, v)
+            t = Transpose <perm = [0, 1, 3, 2]> (all_k)
+            s = MatMul(q, t)
+            p = Softmax <axis = -1> (s)
+            y = MatMul(p, all_v)
+        }""")
+    with compile_model(model) as program:
+        for depth, values in ((0, 4), (4, 0), (4, 4)):
+            feeds = {x: np.ones((1, 2, 1, depth), np.float32) for x in "qk"}
+            feeds["v"] = np.ones((1, 2, 1, values), np.float32)
+            session = program.session(dtype)
+            if depth and values:
+                np.testing.assert_array_equal(session.run(feeds)["y"], feeds["v"])
+                continue
+            with pytest.raises(BackendError, match="no elements to narrow"):
+                session.run(feeds)
+            assert session.length == 0

@@ -71,12 +71,12 @@ class AppendRows(Computation):
             raise BackendError(f"rows of {list(view.shape)} do not fit a cache of {list(cache)}")
         if view.shape[axis] > cache[axis]:
             raise CacheFullError(view.shape[axis], cache[axis])
+        if self.stored != FLOAT32 and (axis == len(cache) - 1 or not cache[-1]):
+            raise BackendError(f"rows of a cache of {list(cache)} have no elements to narrow")
         if not elements(new):
             return Run(cache, view=0)
         strides = kernels.dense_strides(cache)
         if self.stored != FLOAT32:
-            if axis == len(cache) - 1:
-                raise BackendError("rows of a narrow cache are one element each")
             params = attention_params.narrow_append(
                 view.shape, view.steps, cache, axis, self.stored
             )
