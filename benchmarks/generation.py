@@ -1,15 +1,18 @@
 """Times tokens of a growing context: each run has a row more of KV cache than the one before.
 
     python benchmarks/generation.py FOLDER [--size 135m] [--threads 1] [--depth 0 128 1024]
-        [--tokens 64] [--rounds 5] [--pipeline TEXT] [--form session feeds onnxruntime llama.cpp]
+        [--tokens 64] [--rounds 5] [--pipeline TEXT] [--sampling greedy]
         [--cache float32|float16|bfloat16|int8]
+        [--form session generate feeds onnxruntime llama.cpp]
         [--llama-bench BIN MODEL.gguf] [--json OUT.json]
 
-Forms: a session of narrowpass, which appends to caches in place; narrowpass with caches as feeds;
-onnxruntime with ``MatMulNBits`` of 4 bits (``accuracy_level`` 4) and caches as feeds; llama.cpp by
-its own ``llama-bench``, whose path and model are given: a GGUF file of the same sizes. Each form
-has a process of its own for each round, and forms take turns. A cell is the median over rounds of
-the median token in ms. `python` is the share of a session's token that is not spent in kernels.
+Forms: a session of narrowpass, which appends to caches in place; ``narrowpass_generate.stream``,
+which has a session and chooses tokens by ``--sampling``: ``greedy``, or ``top-p`` (temperature 0.8,
+top_p 0.9); narrowpass with caches as feeds; onnxruntime with ``MatMulNBits`` of 4 bits
+(``accuracy_level`` 4) and caches as feeds; llama.cpp by its own ``llama-bench``, whose path and
+model are given: a GGUF file of the same sizes. Each form has a process of its own for each round,
+and forms take turns. A cell is the median over rounds of the median token in ms. `python` is the
+share of a token of the first two forms that is not spent in kernels.
 
 ``--cache`` is the type of the session's caches. Depths beyond the decoder's 2,048 positions need
 larger rotary tables, and so a decoder of their own; caches are random then, not those of a prompt.
@@ -33,8 +36,12 @@ from typing import Any
 import decoder
 import numpy as np
 
-FORMS = ("session", "feeds", "onnxruntime", "llama.cpp")
+FORMS = ("session", "generate", "feeds", "onnxruntime", "llama.cpp")
 PIPELINE = "fold,int4{block=32,activations=dynamic}"
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "top-p": {"temperature": 0.8, "top_p": 0.9},
+}
 
 Token = Callable[[int, int], int]
 """Computes the token after another one, from it and the rows before."""
@@ -75,7 +82,6 @@ def feeds_of(token: int, rows: int) -> dict[str, np.ndarray[Any, Any]]:
 def by_session(options: argparse.Namespace, depth: int, kernels: list[float]) -> Token:
     """Return the next token of a session; the seconds of kernels are appended to `kernels`."""
     import narrowpass
-    from narrowpass_xnn_cpu.native.runtime import tape
 
     bundle = bundle_of(options)
     program = narrowpass.load(bundle, "xnn-cpu", threads=options.threads)
@@ -84,6 +90,19 @@ def by_session(options: argparse.Namespace, depth: int, kernels: list[float]) ->
         session.restore(random_caches(options.size, depth))
     elif depth:
         session.run(decoder.feeds(options.size, depth, None, 0), "prefill")
+    time_kernels(kernels)
+
+    def token(last: int, rows: int) -> int:
+        outputs = session.run(feeds_of(last, rows), "decode")
+        return int(outputs["logits"].argmax())
+
+    return token
+
+
+def time_kernels(kernels: list[float]) -> None:
+    """Append the seconds of each run of kernels to a list."""
+    from narrowpass_xnn_cpu.native.runtime import tape
+
     run = tape.Tape.run
 
     def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,11 +114,20 @@ def by_session(options: argparse.Namespace, depth: int, kernels: list[float]) ->
     # The tape has no hook: its method is replaced in this process, which does nothing else.
     tape.Tape.run = timed  # type: ignore[method-assign]
 
-    def token(last: int, rows: int) -> int:
-        outputs = session.run(feeds_of(last, rows), "decode")
-        return int(outputs["logits"].argmax())
 
-    return token
+def by_generate(options: argparse.Namespace, depth: int, kernels: list[float]) -> Token:
+    """Return the next token of narrowpass-generate; the last token and the rows are its own."""
+    import narrowpass
+    from narrowpass_generate import Sampling, stream
+
+    bundle = bundle_of(options.folder, options.size, options.pipeline)
+    program = narrowpass.load(bundle, "xnn-cpu", threads=options.threads)
+    prompt = decoder.feeds(options.size, max(depth, 1), None, 0)["ids"]
+    sampling = Sampling(**SAMPLINGS[options.sampling], seed=0)
+    pieces = stream(program, prompt, sampling, tokens=decoder.SIZES[options.size].positions)
+    next(pieces)  # the prompt's
+    time_kernels(kernels)
+    return lambda last, rows: next(pieces).token
 
 
 def by_feeds(options: argparse.Namespace, depth: int, _: list[float]) -> Token:
@@ -167,7 +195,12 @@ def by_onnxruntime(options: argparse.Namespace, depth: int, _: list[float]) -> T
     return token
 
 
-WORKERS = {"session": by_session, "feeds": by_feeds, "onnxruntime": by_onnxruntime}
+WORKERS = {
+    "session": by_session,
+    "generate": by_generate,
+    "feeds": by_feeds,
+    "onnxruntime": by_onnxruntime,
+}
 
 
 def work(form: str, depth: int, options: argparse.Namespace) -> None:
@@ -217,6 +250,7 @@ def main() -> None:
     parser.add_argument("--pipeline", default=PIPELINE)
     parser.add_argument("--form", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--cache", metavar="DTYPE", help="type of the session's caches")
+    parser.add_argument("--sampling", choices=SAMPLINGS, default="greedy")
     parser.add_argument("--llama-bench", nargs=2, metavar=("BIN", "MODEL.gguf"))
     parser.add_argument("--json", type=Path, metavar="OUT.json")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)

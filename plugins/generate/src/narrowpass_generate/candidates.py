@@ -13,8 +13,8 @@ from narrowpass_generate.sampling import Sampling
 
 Array = np.ndarray[Any, Any]
 
-_FIRST = 64
-"""Tokens of largest probabilities that `top_p` looks at first; eight times as many follow."""
+_BINS, _BINS_PER_UNIT = 4096, 64
+"""Bins of logits below the largest, and how many cover a factor of e in probability."""
 
 _COLDEST = 1e-30
 """The least temperature that float32 divides by; all but the largest logits have weight 0 then."""
@@ -110,8 +110,9 @@ class Sampler:
             scores = scores[ids]
         # Relative to the largest: exp does not overflow, however small the temperature.
         with np.errstate(over="ignore"):
-            weights = np.exp((scores - top) / np.float32(max(sampling.temperature, _COLDEST)))
-        kept = self._nucleus(weights) if sampling.top_p < 1 else None
+            logs = (scores - top) / np.float32(max(sampling.temperature, _COLDEST))
+        weights = np.exp(logs)
+        kept = self._nucleus(logs, weights) if sampling.top_p < 1 else None
         if sampling.min_p:
             enough = weights >= sampling.min_p  # the largest weight is 1
             kept = enough if kept is None else kept & enough
@@ -122,24 +123,25 @@ class Sampler:
         exact = weights.astype(np.float64)
         return Candidates(ids, exact / exact.sum())
 
-    def _nucleus(self, weights: Array) -> Array:
+    def _nucleus(self, logs: Array, weights: Array) -> Array:
         """Return which weights are among the fewest that add up to `top_p` of all.
 
-        The vocabulary is not sorted: the largest weights are taken, more where they do not do.
+        The vocabulary is not sorted, but a histogram taken, and one bin of it sorted.
+
+        Args:
+            logs: float32[N], at most 0.
+            weights: float32[N], their exponentials.
         """
-        wanted = self.sampling.top_p * weights.sum(dtype=np.float64)
-        count = _FIRST
-        while True:
-            count = min(count, len(weights))
-            places = np.argpartition(weights, -count)[-count:]
-            places = places[np.argsort(-weights[places], kind="stable")]
-            bounds = np.cumsum(weights[places], dtype=np.float64)
-            if bounds[-1] >= wanted or count == len(weights):
-                break
-            count *= 8
-        last = min(int(np.searchsorted(bounds, wanted)), count - 1)
-        kept = np.zeros(len(weights), bool)
-        kept[places[: last + 1]] = True
+        bins = np.minimum(logs * -_BINS_PER_UNIT, _BINS - 1).astype(np.intp)
+        bounds = np.cumsum(np.bincount(bins, weights, _BINS))
+        wanted = self.sampling.top_p * bounds[-1]
+        last = int(np.searchsorted(bounds, wanted))
+        kept: Array = bins < last
+        places = np.flatnonzero(bins == last)
+        places = places[np.argsort(-weights[places], kind="stable")]
+        before = bounds[last - 1] if last else 0.0
+        inner = before + np.cumsum(weights[places], dtype=np.float64)
+        kept[places[: np.searchsorted(inner, wanted) + 1]] = True
         return kept
 
     def _penalize(self, logits: Array, more: Iterable[int]) -> Array:
