@@ -120,7 +120,7 @@ def by_generate(options: argparse.Namespace, depth: int, kernels: list[float]) -
     import narrowpass
     from narrowpass_generate import Sampling, stream
 
-    bundle = bundle_of(options.folder, options.size, options.pipeline)
+    bundle = bundle_of(options)
     program = narrowpass.load(bundle, "xnn-cpu", threads=options.threads)
     prompt = decoder.feeds(options.size, max(depth, 1), None, 0)["ids"]
     sampling = Sampling(**SAMPLINGS[options.sampling], seed=0)

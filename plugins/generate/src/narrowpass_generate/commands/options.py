@@ -133,13 +133,18 @@ def open_model(
     Raises:
         NarrowpassError: as `narrowpass.load` and `Tokenizer.load`, or options that contradict.
     """
-    from narrowpass.driver import check_source, load
+    from narrowpass.bundle import is_bundle
+    from narrowpass.driver import check_source, load, open_bundle
     from narrowpass_generate.decoder import Decoder
     from narrowpass_generate.tokenizer import Tokenizer
 
     start = time.perf_counter()
     check_source(path)
-    files = Tokenizer.load(path if tokenizer is None else tokenizer)
+    bundle = None if is_bundle(path) else open_bundle(path, backend, plugins=state.plugins)
+    if tokenizer is None and bundle is not None and "tokenizer.json" in bundle.assets:
+        files = Tokenizer(bundle.assets, path)  # a file of a model that brings its tokenizer
+    else:
+        files = Tokenizer.load(path if tokenizer is None else tokenizer)
     chosen = _sampling(files.sampling, **sampling)
     settings: dict[str, Any] = {
         "backend": backend,
@@ -150,7 +155,7 @@ def open_model(
         "plugins": state.plugins,
     }
     options: dict[str, Any] = {"lookup": lookup}
-    program = load(path, **settings)
+    program = load(path if bundle is None else bundle, **settings)
     if draft is not None:
         check_source(draft)
         options["draft"] = Decoder(load(draft, **settings))
