@@ -110,7 +110,9 @@ def _past_of(node: ir.Node, output: ir.Value) -> tuple[ir.Value | None, int | No
 
 def _behind_identities(value: ir.Value) -> ir.Value:
     node = value.producer()
-    while node is not None and not node.domain and node.op_type == "Identity":
+    while node is not None and (node.domain, len(node.inputs)) == ("", 1):
+        if node.op_type not in ("Identity", "Concat"):
+            break
         source = node.inputs[0]
         if source is None:
             break

@@ -44,6 +44,7 @@ def append_in_place(model: ir.Model, states: Sequence[State], stored: str = FLOA
     replaced = []
     for state in states:
         past, present = inputs[state.input], outputs[state.output]
+        _skip_copies(graph, past)
         replaced.append((Appended(state, past, _concat_of(past, present, state)), present))
     caches = [cache for cache, _ in replaced]
     given = {id(present) for _, present in replaced}
@@ -71,6 +72,19 @@ def append_in_place(model: ir.Model, states: Sequence[State], stored: str = FLOA
         graph.remove(concat, safe=True)
     model.opset_imports[DOMAIN] = 1
     return lengths.fed()
+
+
+def _skip_copies(graph: ir.Graph, past: ir.Value) -> None:
+    """Let nodes read a cache itself, where they read an Identity or a Concat of nothing else."""
+    for use in tuple(past.uses()):
+        node = use.node
+        single = not node.domain and len(node.inputs) == 1
+        if single and node.op_type in ("Identity", "Concat") and node.graph is graph:
+            (copy,) = node.outputs
+            if not copy.is_graph_output():
+                copy.replace_all_uses_with(past)
+                graph.remove(node, safe=True)
+                _skip_copies(graph, past)
 
 
 def _concat_of(past: ir.Value, present: ir.Value, state: State) -> ir.Node:
@@ -111,7 +125,7 @@ def _check_shapes(caches: Sequence[Appended]) -> None:
             )
 
 
-_VIEWS = frozenset(["Identity", "Reshape", "Squeeze", "Unsqueeze", "Expand"])
+_VIEWS = frozenset(["Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Expand"])
 _SHAPE_ARITHMETIC = frozenset(
     [
         "Cast",

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_planning.state.symbolic import movement
-from narrowpass_planning.state.symbolic.affine import Affine, Dims, index
+from narrowpass_planning.state.symbolic.affine import Affine, Dims, index, never_negative
 from narrowpass_planning.state.symbolic.arithmetic import (
     BINARY,
     as_condition,
@@ -148,6 +148,24 @@ def _binary(known: Evaluation, node: ir.Node) -> Tensor | None:
         return None
     found = binary(node.op_type, one.element, other.element)
     return None if found is None else function(dims, found)
+
+
+def _extreme(known: Evaluation, node: ir.Node) -> Tensor | None:
+    """Return the larger or the smaller one of two integers, where that is the same for all."""
+    if len(node.inputs) != 2:
+        return None
+    one, other = (known.tensor(value) for value in node.inputs)
+    dims = None if one is None or other is None else broadcast(one.dims, other.dims)
+    if one is None or other is None or dims is None:
+        return None
+    a, b = one.element, other.element
+    if not isinstance(a, Affine) or not isinstance(b, Affine):
+        return None
+    if node.op_type == "Min":
+        a, b = b, a
+    if never_negative(a - b, dims):
+        return function(dims, a if node.op_type == "Max" else b)
+    return function(dims, b if node.op_type == "Max" else a) if never_negative(b - a, dims) else None
 
 
 def _mapped(
@@ -352,6 +370,8 @@ _RULES: Mapping[str, Rule] = {
     "Gather": _gather,
     "GatherND": _gather_nd,
     "Identity": _same,
+    "Max": _extreme,
+    "Min": _extreme,
     "Neg": _negative,
     "Not": _not,
     "Range": _range,
