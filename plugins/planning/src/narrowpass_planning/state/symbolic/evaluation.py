@@ -16,7 +16,7 @@ from narrowpass_planning.state.symbolic.arithmetic import (
     binary,
     logical_not,
 )
-from narrowpass_planning.state.symbolic.elements import Condition, Element, chosen
+from narrowpass_planning.state.symbolic.elements import Condition, Element, chosen, simplified
 from narrowpass_planning.state.symbolic.tensor import (
     MOST_ITEMS,
     Tensor,
@@ -110,7 +110,7 @@ def _constant(value: ir.Value) -> Tensor | None:
         return None
     items: list[Element] = [_element(item) for item in array.reshape(-1).tolist()]
     if array.ndim < 2:
-        return listed(items, array.ndim) if items else None
+        return listed(items, array.ndim)
     if len(set(map(repr, items))) != 1:
         return None
     return function(tuple(map(Affine.number, array.shape)), items[0])
@@ -228,7 +228,7 @@ def _where_listed(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor | None:
         decided: Condition | None = as_condition(test)
         if decided is None:
             return None
-        found.append(chosen(decided, one, other))
+        found.append(chosen(simplified(decided, ()), one, other))
     return listed(found)
 
 
