@@ -8,6 +8,7 @@ from narrowpass.errors import AttributesError, BackendError, SchemaError
 from narrowpass_expansion import expand
 from narrowpass_ir.attributes import check_attributes
 from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.state.operators import APPEND_ROWS, DOMAIN
 from narrowpass_xnn_cpu.lower.attention import appended, attention, kv_cache, rotary
 from narrowpass_xnn_cpu.lower.builder import Builder
@@ -149,4 +150,5 @@ def lower(op: Op, builder: Builder) -> None:
         builder.lower(op)
     except BackendError as error:
         name = op.nodes[-1].name or op.output.name
-        raise BackendError(f"node {name!r} ({op.kind}) cannot be lowered: {error}") from error
+        kind = AppendError if isinstance(error, AppendError) else BackendError
+        raise kind(f"node {name!r} ({op.kind}) cannot be lowered: {error}") from error

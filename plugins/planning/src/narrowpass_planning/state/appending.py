@@ -50,7 +50,7 @@ def append_in_place(model: ir.Model, states: Sequence[State], stored: str = FLOA
     given = {id(present) for _, present in replaced}
     lengths = Lengths(graph, caches, _views_of([cache.whole for cache in caches]), length)
     lengths.replace()
-    _check_shapes(caches)
+    _check_shapes(caches, lengths)
     kept = [value for value in graph.outputs if id(value) not in given]
     del graph.outputs[:]
     graph.outputs.extend(kept)
@@ -110,13 +110,17 @@ def _concat_of(past: ir.Value, present: ir.Value, state: State) -> ir.Node:
     return node
 
 
-def _check_shapes(caches: Sequence[Appended]) -> None:
+def _check_shapes(caches: Sequence[Appended], lengths: Lengths) -> None:
     """Check that the shapes of views of caches, which are those of buffers, size such views alone.
 
-    Those of caches themselves were replaced; see `lengths`.
+    Those whose dimensions are followed were replaced; see `lengths`.
     """
     views = _views_of([cache.whole for cache in caches])
-    for node in [use.node for value in views for use in value.uses()]:
+    unknown = [view for view in views if not lengths.follows(view)]
+    for cache in caches:
+        if any(use.node.op_type == "Size" for use in cache.whole.uses()):
+            raise AppendError(f"Size reads the cache {cache.state.input!r}; read its Shape")
+    for node in [use.node for value in unknown for use in value.uses()]:
         shape = node.op_type == "Shape"
         if node.op_type == "Size" or (shape and not _sizes_views(node.outputs[0], views)):
             raise AppendError(

@@ -160,6 +160,10 @@ class Lengths:
                 self._graph.inputs.remove(value)
                 self._dropped.append(value.name or "")
 
+    def follows(self, value: ir.Value) -> bool:
+        """Return whether what is computed from the shape of a value was replaced."""
+        return self._known.follows(value)
+
     def fed(self) -> Fed:
         """Return what a session takes of its feeds."""
         rows: int | tuple[str, int] | None = None

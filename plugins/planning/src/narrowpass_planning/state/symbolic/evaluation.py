@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
-from narrowpass_planning.state.symbolic import movement
+from narrowpass_planning.state.symbolic import movement, views
 from narrowpass_planning.state.symbolic.affine import Affine, Dims, index, never_negative
 from narrowpass_planning.state.symbolic.arithmetic import (
     BINARY,
@@ -19,6 +19,7 @@ from narrowpass_planning.state.symbolic.arithmetic import (
 from narrowpass_planning.state.symbolic.elements import Condition, Element, chosen, simplified
 from narrowpass_planning.state.symbolic.tensor import (
     MOST_ITEMS,
+    ONE,
     Tensor,
     broadcast,
     function,
@@ -56,12 +57,41 @@ class Evaluation:
             if tensor is not None:
                 self._tensors[id(value)] = tensor
         for node in graph:
+            self._follow_view(node)
             rule = None if node.domain not in ("", "ai.onnx") else _RULES.get(node.op_type)
             if rule is None or len(node.outputs) != 1:
                 continue
             found = rule(self, node)
             if found is not None:
                 self._tensors[id(node.outputs[0])] = found
+
+    def _follow_view(self, node: ir.Node) -> None:
+        """Note the dimensions of a view of a value whose dimensions are given."""
+        given = None if node.domain or not node.inputs else self._dims.get(id(node.inputs[0]))
+        found: Dims | None = None
+        if given is None:
+            return
+        if node.op_type == "Identity":
+            found = given
+        elif node.op_type == "Transpose":
+            perm = node.attributes.get("perm")
+            order = range(len(given))[::-1] if perm is None else perm.as_ints()
+            found = views.transposed(given, order)
+        elif node.op_type == "Unsqueeze" and (axes := _axes(self, node)) is not None:
+            found = views.unsqueezed(given, axes)
+        elif node.op_type in ("Expand", "Reshape"):
+            target = movement.integers(self.tensor(node.inputs[1]))
+            copies = node.attributes.get_int("allowzero", 0) == 0
+            if target is not None and node.op_type == "Expand":
+                found = views.expanded(given, target)
+            elif target is not None:
+                found = views.reshaped(given, target, copies=copies)
+        if found is not None:
+            self._dims[id(node.outputs[0])] = found
+
+    def follows(self, value: ir.Value) -> bool:
+        """Return whether the dimensions of a value were given, or follow from such ones."""
+        return id(value) in self._dims
 
     def tensor(self, value: ir.Value | None) -> Tensor | None:
         """Return what is known of a value's elements; None where nothing is."""
@@ -165,7 +195,9 @@ def _extreme(known: Evaluation, node: ir.Node) -> Tensor | None:
         a, b = b, a
     if never_negative(a - b, dims):
         return function(dims, a if node.op_type == "Max" else b)
-    return function(dims, b if node.op_type == "Max" else a) if never_negative(b - a, dims) else None
+    return (
+        function(dims, b if node.op_type == "Max" else a) if never_negative(b - a, dims) else None
+    )
 
 
 def _mapped(
@@ -258,9 +290,26 @@ def _expand(known: Evaluation, node: ir.Node) -> Tensor | None:
 
 def _reshape(known: Evaluation, node: ir.Node) -> Tensor | None:
     given, target = known.tensor(node.inputs[0]), movement.integers(known.tensor(node.inputs[1]))
-    if given is None or target is None or node.attributes.get_int("allowzero", 0) != 0:
+    if given is None or target is None:
+        return None
+    if Affine() in target and node.attributes.get_int("allowzero", 0) != 0:
         return None
     return movement.reshape(given, target)
+
+
+def _flatten(known: Evaluation, node: ir.Node) -> Tensor | None:
+    """Return a tensor with two axes, each of which has one of the operand's that is not 1."""
+    given, axis = known.tensor(node.inputs[0]), node.attributes.get_int("axis", 1)
+    if given is None:
+        return None
+    axis += given.rank if axis < 0 else 0
+    sizes = []
+    for part in (given.dims[:axis], given.dims[axis:]):
+        wide = [dim for dim in part if dim != ONE]
+        if len(wide) > 1:
+            return None
+        sizes.append(wide[0] if wide else ONE)
+    return movement.reshape(given, sizes)
 
 
 def _axes(known: Evaluation, node: ir.Node) -> list[int] | None:
@@ -367,6 +416,7 @@ _RULES: Mapping[str, Rule] = {
     "Concat": _concat,
     "ConstantOfShape": _filled,
     "Expand": _expand,
+    "Flatten": _flatten,
     "Gather": _gather,
     "GatherND": _gather_nd,
     "Identity": _same,
