@@ -129,13 +129,26 @@ class Lengths:
             AppendError: one that reads it otherwise; the message names it.
         """
         self._remove_dead()
+        sized: set[int] = set()  # from views of caches, whose elements are not to be computed
         for node in tuple(self._graph):
-            if node.graph is None or self._evaluated(node):
+            if node.graph is None:
+                continue
+            if self._evaluated(node):
+                read = {id(value) for value in node.inputs}
+                if not sized.isdisjoint(read) or not self._views.isdisjoint(read):
+                    sized.update(map(id, node.outputs))
                 continue
             for at, value in enumerate(node.inputs):
                 tensor = None if value is None else self._known.tensor(value)
-                if value is not None and tensor is not None and self._depends(tensor):
+                if value is None or tensor is None:
+                    continue
+                if self._depends(tensor):
                     self._replace_use(node, at, value, tensor)
+                elif id(value) in sized:
+                    dtype = value.dtype or ir.DataType.INT64
+                    same = self._emit.data(tensor, dtype, node)
+                    if same is not None:
+                        node.replace_input_with(at, same)
         for value in self._graph.outputs:
             tensor = self._known.tensor(value)
             if tensor is not None and self._depends(tensor):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.state.operators import CAUSAL_MASK, DOMAIN
+from narrowpass_planning.state.operators import APPEND_ROWS, CAUSAL_MASK, DOMAIN
 from narrowpass_xnn_cpu.lower import sizes
 from narrowpass_xnn_cpu.lower.fusion.matching import (
     Group,
@@ -269,7 +269,14 @@ def _unexpanded(
     merge = producer(value, "Reshape")
     expand = None if merge is None else producer(merge.inputs[0], "Expand")
     spread = None if expand is None else producer(expand.inputs[0], "Unsqueeze", "Reshape")
-    if merge is None or expand is None or spread is None or not isinstance(heads, int):
+    if merge is None or expand is None or spread is None:
+        return None
+    if not isinstance(heads, int) and _is_appended(spread.inputs[0]):
+        # Queries have as many heads as keys are expanded to: the kernel checks it.
+        merged = sizes.reshaped(merge, facts)
+        known = merged[1] if merged is not None and len(merged) == 4 else None
+        heads = known if isinstance(known, int) else None
+    if not isinstance(heads, int):
         return None
     given, target = spread.inputs[0], expand.inputs[1]
     dims, wide = facts.dims(given), facts.dims(spread.outputs[0])
@@ -291,6 +298,11 @@ def _unexpanded(
     pairs = [(one, other) for one, other in zip(*rest, strict=True) if other != -1]
     same = len(pairs) >= 2 and all(one == other for one, other in pairs)
     return (given, target) if same and repeated[4] == dims[3] else None
+
+
+def _is_appended(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    return node is not None and (node.domain, node.op_type) == (DOMAIN, APPEND_ROWS)
 
 
 def _is_unsqueeze(reshape: ir.Node, facts: Facts) -> bool:
