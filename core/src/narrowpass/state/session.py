@@ -19,6 +19,7 @@ from narrowpass_ir.arguments import Uncopied, count_of, kind_of, path_of
 from narrowpass_ir.files import replacing_file
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from narrowpass.runtime.arrays import Feeds, Outputs
@@ -74,8 +75,15 @@ class Session(Uncopied, abc.ABC):
     def __init__(self, states: Sequence[State]) -> None:
         self.states = tuple(states)
         self.reason = ""
-        self._lock = threading.RLock()
+        self._own_lock, self._process = threading.RLock(), os.getpid()
         self._closed = False
+
+    @property
+    def _lock(self) -> AbstractContextManager[object]:
+        """The lock of runs; a forked child has its own: a thread of the parent may hold that."""
+        if self._process != os.getpid():
+            self._own_lock, self._process = threading.RLock(), os.getpid()
+        return self._own_lock
 
     @property
     @abc.abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import threading
 from collections import Counter
@@ -125,7 +126,7 @@ class PlannedProgram(Program):
         self._appending: dict[str, dict[str, AppendingMethod] | AppendError] = {}
         self.states = bundle.states
         self._packed: list[Session | None] = []
-        self.forking = threading.RLock()
+        self._forking, self._process = threading.RLock(), os.getpid()
         # Weights are packed in one session, for all methods.
         with packing(bundle, options, cache, packer) as session:
             self._session = session
@@ -444,6 +445,13 @@ class PlannedProgram(Program):
         if len({frozenset(method.caches) for method in found.values()}) > 1:
             raise AppendError("its methods append to different caches")
         return found
+
+    @property
+    def forking(self) -> contextlib.AbstractContextManager[object]:
+        """The lock of buffers that sessions share; a forked child has its own."""
+        if self._process != os.getpid():
+            self._forking, self._process = threading.RLock(), os.getpid()
+        return self._forking
 
     @property
     def extra_bytes(self) -> int:
