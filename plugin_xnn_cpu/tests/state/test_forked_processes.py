@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 import numpy as np
@@ -37,6 +38,7 @@ def test_a_child_goes_on_with_the_state_of_its_parent():
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
+            signal.alarm(30)  # a lock of the parent would never be released here
             try:
                 os.write(writing, session.run(feeds)["y"].tobytes())
             finally:

@@ -17,7 +17,7 @@ from narrowpass_planning.state.symbolic.affine import ROWS, Affine
 from narrowpass_planning.state.symbolic.evaluation import Evaluation
 from narrowpass_planning.state.symbolic.tensor import Tensor, function, listed
 
-_NEW = "new rows"
+_NEW = "narrowpass.new rows"
 _COUNTS = {5: -1, 6: 0}
 """Inputs that have the number of rows: what they add to it. That of each sequence is one less."""
 

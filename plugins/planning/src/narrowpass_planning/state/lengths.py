@@ -359,5 +359,5 @@ def _new_rows(graph: ir.Graph, caches: Sequence[Appended], names: set[str | None
         elif dim.value:
             found[Affine.of(dim.value)] = True
     if len(found) != 1:
-        return Affine.of("new rows")
+        return Affine.of("narrowpass.new rows")
     return next(iter(found))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-ROWS = "rows"
+INDEX = "narrowpass.@"
+"""Begin of the symbols of indices; no size of a model has such a name."""
+ROWS = "narrowpass.rows"
 """The symbol of the rows that caches have before a run; not negative. Other sizes are positive."""
 
 
@@ -75,7 +77,7 @@ Dims = tuple[Affine, ...]
 
 def index(axis: int) -> str:
     """Return the symbol of the index along an axis, counted from the last one, which is 1."""
-    return f"@{axis}"
+    return f"{INDEX}{axis}"
 
 
 def never_negative(value: Affine, dims: Dims) -> bool:
@@ -94,7 +96,7 @@ def never_negative(value: Affine, dims: Dims) -> bool:
     least = value.substitute(ends)
     total = least.constant
     for symbol, factor in least.terms:
-        if factor < 0 or symbol.startswith("@"):
+        if factor < 0 or symbol.startswith(INDEX):
             return False
         total += 0 if symbol == ROWS else factor
     return total >= 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from narrowpass_planning.state.symbolic.affine import Affine, Dims, index
+from narrowpass_planning.state.symbolic.affine import INDEX, Affine, Dims, index
 from narrowpass_planning.state.symbolic.elements import Element, substitute, symbols
 
 MOST_ITEMS = 64
@@ -38,7 +38,7 @@ class Tensor:
         if self.element is not None:
             parts.append(self.element)
         found: frozenset[str] = frozenset().union(*map(symbols, parts))
-        return frozenset(symbol for symbol in found if not symbol.startswith("@"))
+        return frozenset(symbol for symbol in found if not symbol.startswith(INDEX))
 
 
 def listed(items: Sequence[Element], rank: int = 1) -> Tensor:
