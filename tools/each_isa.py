@@ -19,8 +19,11 @@ from narrowpass_xnn_cpu.native.library import extension
 TESTS = Path(__file__).resolve().parent.parent / "plugin_xnn_cpu" / "tests"
 
 
-SELECTIONS = {"avx512vnni": "bf16 or bfloat16"}
-"""What is run with a level that adds something for these alone; with others everything is."""
+SELECTIONS = {
+    "avx512vnni": "bf16 or bfloat16",
+    "avx512bf16": "int8 or bf16 or bfloat16 or nbits or quantized",
+}
+"""What is run with a level that differs from its neighbour in these; with others everything is."""
 
 
 def run(level: str) -> int:

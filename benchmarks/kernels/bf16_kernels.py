@@ -3,8 +3,8 @@
 Usage: ``python benchmarks/kernels/bf16_kernels.py [--threads 1] [--rounds 15] [--only ResNet-50]
 [--openvino]``
 
-Ours are run with each code that the processor has: AMX, AVX512-BF16, or AVX-512 and AVX2, which split
-pairs and multiply them as float32. They are compared with float32 (by the kernel that the
+Ours are run with each code that the processor has: AMX, AVX512-BF16, or AVX-512 and AVX2, which
+split pairs and multiply them as float32. They are compared with float32 (by the kernel that the
 table selects), with XNNPACK's matmuls of bfloat16 where it has any for the processor,
 and with a model of that one operator in OpenVINO that computes in bf16. All are run in
 turns. Shown are billions of operations a second, a multiplication and an addition being two, by

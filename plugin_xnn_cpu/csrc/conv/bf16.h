@@ -17,7 +17,8 @@
  * float32: the bias, then the elements of a run in pairs, of each the second one first. Subnormal
  * numbers count as 0 wherever they appear. Two bfloat16 numbers that are multiplied have 16 bits,
  * which float32 has exactly: whether a processor multiplies and adds in one instruction does not
- * matter, and results are the same bits on all. */
+ * matter, and results are the same bits on all; but for AMX, which adds the elements of a tile before it
+ * adds them to the accumulator. */
 struct np_bf16_convolution_params {
   const void *packed;
   struct np_convolution_geometry geometry;

@@ -88,7 +88,7 @@ class Target:
 
     @property
     def has_bf16_dot(self) -> bool:
-        """Whether bfloat16 is multiplied at twice the rate of float32 or more (AVX512-BF16, AMX)."""
+        """Whether there are dot products of bfloat16: AVX512-BF16, or tiles of AMX."""
         return self.bf16_level in ("avx512bf16", "avx512amx")
 
 

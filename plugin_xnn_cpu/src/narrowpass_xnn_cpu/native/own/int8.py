@@ -80,7 +80,7 @@ PAIRS = Layout("pairs", 2, 2, MR, NR, ROW_TILE_BYTES)
 VNNI = Layout("vnni", 1, 4, 14, 64, 3 << 16)
 """Bytes, 4-way interleaved (K-groups of 4), which ``vpdpbusd`` of VNNI multiplies."""
 AMX = replace(VNNI, mr=32, row_tile_bytes=1 << 19)
-"""The same bytes, which ``tdpbusd`` of AMX multiplies by 32 rows; its processors have 2 MB of L2."""
+"""The same bytes, which ``tdpbusd`` of AMX multiplies by 32 rows; such cores have 2 MB of L2."""
 
 
 def layout() -> Layout:

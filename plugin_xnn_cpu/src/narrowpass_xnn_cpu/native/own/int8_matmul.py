@@ -117,7 +117,7 @@ def _plan(problem: Matmul, packing: Packing, run: RunSizes) -> Fields:
 def row_bytes(channels: int, layout: int8.Layout) -> int:
     """Return the bytes of a quantized row, including its scale and zero point.
 
-    Rows of bytes are whole cache lines: 64 bytes of a row of a tile then lie in one line, not in two.
+    Rows of bytes are whole cache lines: 64 bytes of a row of a tile then lie in one line, not two.
     """
     size = layout.groups(channels) * layout.group * layout.element + 8
     return align_to_line(size) if layout.is_vnni else size
