@@ -125,7 +125,7 @@ def test_few_bits_have_the_same_bits_as_by_vnni(bits, zeros, monkeypatch):
 
 @pytest.mark.parametrize("inputs", [2, 31, 32, 34, 64, 66, 96, 128, 768])
 def test_bfloat16_is_accumulated_in_float32(inputs, monkeypatch):
-    """The bound of any order of additions of exact products of bfloat16."""
+    """The bound of any order of additions of terms that float32 has exactly."""
     monkeypatch.setattr(kernels, "TARGET", "avx512amx")
     rng = np.random.default_rng(inputs)
     for outputs in OUTPUTS:
@@ -162,7 +162,7 @@ def test_rows_of_bfloat16_do_not_touch_each_other(monkeypatch):
     assert not np.isfinite(got[36]).any()
 
 
-def product_by_tiles():
+def matmul_by_tiles():
     rng = np.random.default_rng(7)
     matrix = integers_of(rng, 70, 128)
     stored = Quantized(Weight.of(matrix), Weight.of(np.full(70, 0.01, np.float32)), None, 0)
@@ -175,10 +175,10 @@ def product_by_tiles():
 def test_children_of_a_fork_and_threads_use_tiles(monkeypatch):
     """The permission is the process's and is inherited; shapes of tiles are each thread's own."""
     monkeypatch.setattr(kernels, "TARGET", "avx512amx")
-    expected_result = product_by_tiles()
+    expected_result = matmul_by_tiles()
     results = []
     started = [
-        threading.Thread(target=lambda: results.append(product_by_tiles())) for _ in range(3)
+        threading.Thread(target=lambda: results.append(matmul_by_tiles())) for _ in range(3)
     ]
     for thread in started:
         thread.start()
@@ -191,7 +191,7 @@ def test_children_of_a_fork_and_threads_use_tiles(monkeypatch):
     if child == 0:
         same = False
         try:
-            same = np.array_equal(product_by_tiles(), expected_result)
+            same = np.array_equal(matmul_by_tiles(), expected_result)
         finally:
             os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

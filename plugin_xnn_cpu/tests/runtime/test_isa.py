@@ -180,3 +180,49 @@ def test_results_hardly_depend_on_the_level(tmp_path):
         assert done.returncode == 0, done.stderr
         # Dot products of up to 216 elements in another order, five layers in sequence.
         np.testing.assert_allclose(np.load(out), right, rtol=0, atol=2e-5 * np.abs(right).max())
+
+
+REFUSED = """
+import ctypes, json
+
+
+class Stack(ctypes.Structure):
+    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+
+# Linux refuses tiles where a stack for signals has no room for them.
+memory = ctypes.create_string_buffer(8192)
+stack = Stack(ctypes.addressof(memory), 0, len(memory))
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
+import numpy as np
+from narrowpass_xnn_cpu.backend import XnnCpuBackend
+print(json.dumps(XnnCpuBackend().details()))
+"""
+
+
+@pytest.mark.skipif(
+    extension().lib.np_isa_amx() != extension().lib.NP_AMX_USABLE, reason="no AMX that can be used"
+)
+def test_where_linux_refuses_tiles_the_level_is_the_one_below():
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != isa.VARIABLE},
+    )
+    assert done.returncode == 0, done.stderr
+    details = json.loads(done.stdout)
+    assert details["isa"] == "avx512bf16"
+    assert "refused by the operating system" in details["amx"]
+    assert "processor" not in details
+
+
+def test_levels_of_features_that_linux_lists():
+    """For plans without the library: a level needs all that it adds."""
+    if platform.machine() != "x86_64" or isa.cap():
+        pytest.skip("other processors have one level, and a cap hides the higher ones")
+    present = frozenset(isa._FEATURES)
+    assert isa.listed(present) == "avx512bf16"
+    assert isa.listed(present | {"amx_tile", "amx_int8"}) == "avx512bf16"
+    assert isa.listed(present | {"amx_tile", "amx_int8", "amx_bf16"}) == "avx512amx"
