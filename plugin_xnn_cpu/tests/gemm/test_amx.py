@@ -177,9 +177,7 @@ def test_children_of_a_fork_and_threads_use_tiles(monkeypatch):
     monkeypatch.setattr(kernels, "TARGET", "avx512amx")
     expected_result = matmul_by_tiles()
     results = []
-    started = [
-        threading.Thread(target=lambda: results.append(matmul_by_tiles())) for _ in range(3)
-    ]
+    started = [threading.Thread(target=lambda: results.append(matmul_by_tiles())) for _ in range(3)]
     for thread in started:
         thread.start()
     for thread in started:
