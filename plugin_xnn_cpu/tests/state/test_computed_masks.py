@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import onnx
 import pytest
 from masks_kit import FED, MASKS, Reference, assert_close, decoder, feeds_of
 from xnn_kit import compile_model
@@ -58,6 +59,20 @@ def test_a_token_plans_nothing_and_allocates_its_outputs_alone(form, monkeypatch
         assert "NP_APPEND" in calls
         sizes = [p.shape for p in partition.bound.placements().values() if p.memory == "arena"]
         assert all(session.room not in shape for shape in sizes)
+
+
+def test_sizes_of_a_model_may_have_any_name():
+    """One named rows is not the number of rows that caches have."""
+    model = onnx.parser.parse_model(
+        onnx.printer.to_text(decoder("window_size")).replace("[B,S,24]", "[B,rows,24]")
+    )
+    assert model.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "rows"
+    reference = Reference(model)
+    with compile_model(model) as program, program.session() as session:
+        assert isinstance(session, AppendingSession), session.reason
+        for step, rows in enumerate((7, 1, 1)):
+            feeds = feeds_of("window_size", rows, session.length, step)
+            assert_close(session.run(feeds)["y"], reference.run(feeds))
 
 
 def test_buffers_grow():
