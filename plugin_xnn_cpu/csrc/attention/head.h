@@ -41,11 +41,12 @@ NP_INLINE ptrdiff_t start_of(const size_t *at, const ptrdiff_t *strides) {
          (ptrdiff_t)at[2] * strides[2];
 }
 
-/* Set the position of the first query row, and leave out keys in front of all windows: their
- * number, which callers add to the addresses of keys, values and mask. `keys` are those there are. */
+/* Set the position of the first query row, and leave out keys that are too far in front of all
+ * rows for `window_size`: their number, which callers add to the addresses of keys, values and
+ * mask. `keys` are those there are. */
 NP_INLINE size_t np_hide_keys(struct np_attention_params *p, size_t position) {
-  const size_t window = p->visible.window_size;
-  const size_t hidden = window > 0 && position + 1 > window ? position + 1 - window : 0;
+  const size_t size = p->visible.window_size;
+  const size_t hidden = size > 0 && position + 1 > size ? position + 1 - size : 0;
   p->keys -= hidden;
   p->visible.position = position - hidden;
   return hidden;

@@ -130,8 +130,8 @@ NP_INLINE void cap_row(float *scores, size_t keys, float cap) {
 NP_INLINE void hide_unseen(const struct np_visible *visible, size_t row, size_t first,
                            float *scores, size_t keys) {
   const size_t last = visible->position + (visible->moves ? row : 0) + 1;
-  const size_t window = visible->window_size;
-  const size_t start = window > 0 && last > window ? last - window : 0;
+  const size_t size = visible->window_size;
+  const size_t start = size > 0 && last > size ? last - size : 0;
   for (size_t n = first; n < start && n < first + keys; n++) scores[n - first] = -INFINITY;
   if (!visible->causal) return;
   for (size_t n = last > first ? last : first; n < first + keys; n++) scores[n - first] = -INFINITY;

@@ -308,9 +308,10 @@ def test_what_cannot_be_asked_for():
         reference.session("float16")
     text = case.text.replace("vu = Unsqueeze(all_v, two)", "n = Neg(all_v) vu = Unsqueeze(n, two)")
     with compile_model(onnx.parser.parse_model(text)) as program:
-        with pytest.raises(UsageError, match="from the rows of a cache in a way that is not followed"):
+        reason = "from the rows of a cache in a way that is not followed"
+        with pytest.raises(UsageError, match=reason):
             program.session("int8")
-        assert "reads the shape of a cache" in program.session().reason
+        assert reason in program.session().reason
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,7 +1,7 @@
 """Narrow caches, and float32 ones in chunks, under masks that a graph computes from their shapes.
 
 Beside onnx's evaluator with float32 caches as feeds. Tolerances are relative to the largest element
-of the result: float32 accumulators err by some tens of epsilon, a rounded element of a cache by half
+of the result: float32 accumulators err by tens of epsilon, a rounded element of a cache by half
 a unit in its last place (2**-11 of float16, 2**-8 of bfloat16, 1/254 of the largest of a row of
 int8), which scores and values share. A mask that is wrong errs by a tenth or more.
 """
@@ -35,7 +35,7 @@ def test_short_and_long_caches(form, dtype):
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_instruction_sets(target, dtype, monkeypatch):
-    """A causal mask with a window, whose first keys are not read."""
+    """A causal mask with a `window_size`: keys in front of it are not read."""
     monkeypatch.setattr(kernels, "TARGET", target)
     _compare("window_size", dtype, (3, 1, 600, 1, 1, 7, 1))
 
