@@ -2,7 +2,7 @@
 
     python benchmarks/greedy_tokens.py MODEL.gguf [--tokens 256] [--peers transformers llama.cpp]
 
-Ten prompts, one thread; each runtime has a process of its own. Transformers computes the dequantized
+Ten prompts, one thread; each runtime has its own process. Transformers computes the dequantized
 weights in float32: it is given the prompt and the tokens of the others, and says at how many places
 its own largest logit is another one, and by how much at most. Rows of llama.cpp are rounded to int8
 where weights have few bits, so its logits differ from float32's by tenths.
