@@ -13,6 +13,7 @@ PUBLIC_MODULES = (
     "narrowpass_ir.documents",
     "narrowpass_ir.errors",
     "narrowpass_ir.files",
+    "narrowpass_ir.garbage",
     "narrowpass_ir.importing",
     "narrowpass_ir.inference",
     "narrowpass_ir.io",

@@ -101,11 +101,21 @@ MASKS = {
 FED = [name for name in MASKS if "attention_mask" in MASKS[name]]
 
 
-def decoder(form: str) -> onnx.ModelProto:
-    """Return a layer with grouped attention whose graph computes positions and a mask."""
-    masked = MASKS[form]
-    more = ", int64[B, T] attention_mask" if form in FED else ""
-    text = TEXT.replace("MASKED", masked).replace("MORE", more)
+LAST = "y = Add(x, o)"
+
+
+def decoder(form: str, last: str = LAST, masked: str = "", more: str = "") -> onnx.ModelProto:
+    """Return a layer with grouped attention whose graph computes positions and a mask.
+
+    Args:
+        form: of `MASKS`.
+        last: text of the last nodes.
+        masked: text of the mask, in place of the form's.
+        more: text of other inputs.
+    """
+    masked = masked or MASKS[form]
+    more += ", int64[B, T] attention_mask" if form in FED else ""
+    text = TEXT.replace("MASKED", masked).replace("MORE", more).replace(LAST, last)
     model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
     constants = {

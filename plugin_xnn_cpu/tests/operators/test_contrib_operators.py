@@ -7,12 +7,15 @@ another order. Where onnxruntime approximates a function, the test says so.
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from contrib_kit import compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("onnxruntime")
+import narrowpass
+
+onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.once
 
 QUICK = settings(max_examples=6, deadline=None)
@@ -66,6 +69,23 @@ def test_skip_simplified_layer_normalization(size, bias, total):
 def test_simplified_layer_normalization(size):
     inputs = {"x": floats(*size), "scale": floats(size[-1])}
     compare("SimplifiedLayerNormalization", inputs, domain="", axis=-1, epsilon=1e-6)
+
+
+def test_normalizations_of_onnxruntime_in_old_versions(tmp_path):
+    """Its optimizer writes them into models of operator sets that have none of them."""
+    text = """<ir_version: 8, opset_import: ["": 14]>
+    g (float[2, 8] x, float[8] scale, float[8] bias) => (float[2, 8] y, float[2, 8] z) {
+        y = LayerNormalization <axis = -1, epsilon = 0.00001> (x, scale, bias)
+        z = SimplifiedLayerNormalization <axis = -1, epsilon = 0.00001> (x, scale)
+    }"""
+    model = onnx.parser.parse_model(text)
+    onnx.save(model, tmp_path / "model.onnx")
+    feeds = {"x": floats(2, 8), "scale": floats(8), "bias": floats(8)}
+    right = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with narrowpass.load(narrowpass.build(tmp_path / "model.onnx", "fold"), "xnn-cpu") as program:
+        found = program.run(feeds)
+    for name, wanted in zip(("y", "z"), right, strict=True):
+        np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("op_type", ["Gelu", "QuickGelu", "FastGelu"])

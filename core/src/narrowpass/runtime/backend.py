@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from narrowpass.errors import BackendError, SchemaError, UsageError, VerificationError
 from narrowpass.framework.boundary import translate_errors
-from narrowpass.framework.garbage import pause_collection
 from narrowpass.framework.option_values import check_values
 from narrowpass.framework.options import format_options
 from narrowpass.runtime.arrays import Feeds, Outputs
 from narrowpass.runtime.guards import COMMON, guard, of_type
 from narrowpass.runtime.program import NodePlan, NodeTime, Program, check_meters
 from narrowpass_ir.arguments import count_of, flag_of, names_of, path_of
+from narrowpass_ir.garbage import pause_collection
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -75,15 +75,13 @@ class Session(Uncopied, abc.ABC):
     def __init__(self, states: Sequence[State]) -> None:
         self.states = tuple(states)
         self.reason = ""
-        self._own_lock, self._process = threading.RLock(), os.getpid()
+        self._locks = {os.getpid(): threading.RLock()}
         self._closed = False
 
     @property
     def _lock(self) -> AbstractContextManager[object]:
         """The lock of runs; a forked child has its own: a thread of the parent may hold that."""
-        if self._process != os.getpid():
-            self._own_lock, self._process = threading.RLock(), os.getpid()
-        return self._own_lock
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     @property
     @abc.abstractmethod

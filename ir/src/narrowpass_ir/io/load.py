@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 
 from narrowpass_ir.arguments import path_of
 from narrowpass_ir.errors import ModelError, UsageError, VerificationError
+from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.io._checker import check_proto, remember, warn
-from narrowpass_ir.io._collection import without_collection
 from narrowpass_ir.io._external import LFS_POINTER, open_external
 from narrowpass_ir.io._inline import detach, element_type
 from narrowpass_ir.io._maps import without_maps
@@ -25,6 +25,7 @@ from narrowpass_ir.io._refusals import refuse
 from narrowpass_ir.io._serialize import one_line, root_cause
 from narrowpass_ir.io._sparse import densify
 from narrowpass_ir.io._walk import containers, initializers, proto_containers, proto_tensors
+from narrowpass_ir.io.cache_sizes import size_caches
 from narrowpass_ir.io.mapped import MappedTensor
 from narrowpass_ir.io.mapped_file import MappedFile
 
@@ -61,7 +62,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         ModelError: the file is damaged, or holds what is not supported.
         VerificationError: the structure of the model breaks a rule of ONNX.
     """
-    with without_collection():
+    with pause_collection():
         return _load(path_of(path, "the path of the model"))
 
 
@@ -82,7 +83,7 @@ def load_proto(proto: onnx.ModelProto) -> ir.Model:
             )
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    with without_collection():
+    with pause_collection():
         return _of_proto(copy, name)
 
 
@@ -110,6 +111,7 @@ def _of_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     except VerificationError as error:
         if not _sorted(model, error):
             raise VerificationError(f"{name}: {error}", error.problems) from error
+    size_caches(model)
     return model
 
 

@@ -16,8 +16,8 @@ import onnx_ir as ir
 from narrowpass_ir.arguments import count_of, instance_of, path_of
 from narrowpass_ir.errors import ModelError, OutputError, UsageError
 from narrowpass_ir.files import sync, sync_folder, temporary
+from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.io._checker import check_but_for_shapes, check_file, remembered, warn
-from narrowpass_ir.io._collection import without_collection
 from narrowpass_ir.io._serialize import external_reference, serialize
 from narrowpass_ir.io._shape_operands import shape_operands
 from narrowpass_ir.io._walk import initializers, proto_tensors
@@ -58,7 +58,7 @@ def save_model(
     target = Path(path_of(path, "the path of the model"))
     instance_of(model, ir.Model, "the model", "an onnx_ir.Model")
     inline_limit = count_of(inline_limit, "`inline_limit`", least=0)
-    with _as_output_error(target), without_collection():
+    with _as_output_error(target), pause_collection():
         _refuse_target(target)
         _save(model, target, inline_limit)
 

@@ -43,6 +43,8 @@ _EXPERIMENTAL = frozenset(
         "ScaledTanh",
     }
 )
+_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""Operators that onnxruntime has in ONNX's domain, in versions where ONNX has none."""
 
 # Two properties of schemas that onnx does not show to Python.
 _OPEN_ATTRIBUTES = frozenset({"LayerNormalization"})
@@ -250,7 +252,7 @@ def _look_up(domain: str, op_type: str, version: int) -> Operator | str | None:
     schema = find_schema(domain, op_type, version)
     if schema is not None:
         return None if schema.deprecated else _digest(schema)
-    if domain not in STANDARD_DOMAINS or (domain == "" and op_type in _EXPERIMENTAL):
+    if domain not in STANDARD_DOMAINS or (domain == "" and op_type in _EXPERIMENTAL | _ONNXRUNTIME):
         return None
     shown = domain or "ai.onnx"
     if not onnx.defs.has(op_type, domain):

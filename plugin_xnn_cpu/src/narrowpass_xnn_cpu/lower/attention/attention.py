@@ -72,7 +72,8 @@ def _attention(op: Op, builder: Builder) -> None:
         window_size=op.get("window_size", 0),
         targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
     )
-    emit_attention(attention, slots, builder, output, perm, masks[0] if masks else None)
+    wide = [mask for mask in masks if mask.shape is None or mask.shape[-1] != 1]
+    emit_attention(attention, slots, builder, output, perm, next(iter(wide or masks), None))
 
 
 def _mask_slot(builder: Builder, masks: Sequence[ir.Value]) -> Slot:

@@ -126,7 +126,7 @@ class PlannedProgram(Program):
         self._appending: dict[str, dict[str, AppendingMethod] | AppendError] = {}
         self.states = bundle.states
         self._packed: list[Session | None] = []
-        self._forking, self._process = threading.RLock(), os.getpid()
+        self._forking = {os.getpid(): threading.RLock()}
         # Weights are packed in one session, for all methods.
         with packing(bundle, options, cache, packer) as session:
             self._session = session
@@ -449,9 +449,7 @@ class PlannedProgram(Program):
     @property
     def forking(self) -> contextlib.AbstractContextManager[object]:
         """The lock of buffers that sessions share; a forked child has its own."""
-        if self._process != os.getpid():
-            self._forking, self._process = threading.RLock(), os.getpid()
-        return self._forking
+        return self._forking.setdefault(os.getpid(), threading.RLock())
 
     @property
     def extra_bytes(self) -> int:

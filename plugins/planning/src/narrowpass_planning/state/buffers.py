@@ -75,7 +75,7 @@ class Buffers:
     def _allocate(self, name: str, cache: Cache) -> None:
         shape = cache.with_rows(self.room)
         dtype = cache.dtype if self.stored == FLOAT32 else element_dtype(self.stored)
-        check_memory(shape, cache.dtype)
+        check_memory(shape, dtype)
         size = math.prod(shape) * dtype.itemsize
         scales = math.prod(shape[:-1]) * 4 if self.stored == "int8" else 0
         memory = allocate_bytes(current_allocator(), size + scales + self._extra)

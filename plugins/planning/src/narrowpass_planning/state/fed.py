@@ -49,6 +49,11 @@ class Fed:
     counts: tuple[tuple[str, int], ...] = ()
     dropped: tuple[str, ...] = ()
 
+    @property
+    def derives(self) -> bool:
+        """Whether feeds are read before they are fed, or are not fed at all."""
+        return bool(self.grown or self.counts or self.dropped)
+
     def joined(self, other: Fed) -> Fed:
         """Return what both take; the new rows are those of this one."""
         return replace(

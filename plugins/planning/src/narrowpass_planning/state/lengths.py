@@ -128,6 +128,7 @@ class Lengths:
         Raises:
             AppendError: one that reads it otherwise; the message names it.
         """
+        self._check_subgraphs()
         self._remove_dead()
         sized: set[int] = set()  # from views of caches, whose elements are not to be computed
         for node in tuple(self._graph):
@@ -278,6 +279,22 @@ class Lengths:
         self._graph.inputs.append(value)
         self._fed[name] = FedMask(name, mask.fed, low)
         return value
+
+    def _check_subgraphs(self) -> None:
+        """Refuse branches and bodies that read a cache, or what its rows determine."""
+        pasts = {id(value) for value in self._pasts}
+        results = [value for node in self._graph for value in node.outputs]
+        for value in (*self._graph.inputs, *results):
+            tensor = self._known.tensor(value)
+            if id(value) not in pasts and (tensor is None or not self._depends(tensor)):
+                continue
+            for use in value.uses():
+                if use.node.graph is not self._graph:
+                    raise AppendError(
+                        f"node {_label(use.node)!r} ({use.node.op_type}) of a subgraph reads "
+                        f"{value.name!r}, which depends on the rows of a cache; compute it outside "
+                        "of the subgraph from an input of the model"
+                    )
 
     def _remove_dead(self) -> None:
         outputs = {id(value) for value in self._graph.outputs}

@@ -56,6 +56,8 @@ def read_file_arrays(
             found[state] = _rows(state, array, arrays.get(f"{_SCALES}.{state}"), stored)
             values[state] = upcast(found[state], stored)
         elif kind != _SCALES or f"{stored}.{state}" not in arrays:
+            if kind == _PLAIN and f"{stored}.{state}" in arrays:
+                raise DataError(f"the file has state {state!r} twice: it is damaged")
             values[state if kind == _PLAIN else name] = array
     return stored, found, values
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from narrowpass.errors import UsageError
+from narrowpass.errors import DataError, UsageError
 from narrowpass.runtime.requests import choose_method, choose_outputs
 from narrowpass.state.plain import check_values, dtype_of, initial, states_of
 from narrowpass.state.session import Runner, Session
@@ -135,6 +135,8 @@ class AppendingSession(Session):
         token, buffers = appending.token, self._buffers
         if token is None or buffers is None or len(buffers.users) > 1 or type(feeds) is not dict:
             return None
+        if appending.fed.derives:
+            feeds = dict(appending.checker.check(feeds))
         self._rows[0] = self._length
         given = {
             **appending.fed.derive(feeds, self._length),
@@ -282,6 +284,12 @@ class AppendingSession(Session):
 
     def _take_file(self, arrays: Mapping[str, Array]) -> None:
         stored, found, values = read_file_arrays(arrays)
+        for state in self.states:
+            if state.axis is None and state.input in found:
+                raise DataError(
+                    f"state {state.input!r} does not grow, and is {stored} in the file: the file "
+                    "is damaged"
+                )
         self.restore(values)
         # Narrowed again, rows of int8 might get another scale.
         if self._buffers is not None and stored == self._buffers.stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
@@ -214,6 +215,10 @@ def _mapped(
     return None if element is None else function(given.dims, element)
 
 
+_EXACT = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE
+"""Types of which sizes and positions are elements."""
+
+
 def _cast(known: Evaluation, node: ir.Node) -> Tensor | None:
     to = node.attributes.get_int("to", 0)
     if to == ir.DataType.BOOL:
@@ -221,7 +226,11 @@ def _cast(known: Evaluation, node: ir.Node) -> Tensor | None:
 
     def convert(element: Element) -> Element | None:
         if isinstance(element, float) and ir.DataType(to).is_integer():
+            if not math.isfinite(element):
+                return None
             return Affine.number(int(element)) if element == int(element) else None
+        if not isinstance(element, float) and ir.DataType(to) not in _EXACT:
+            return None  # a size may be out of its range
         return as_number(element)
 
     return _mapped(known, node, convert)

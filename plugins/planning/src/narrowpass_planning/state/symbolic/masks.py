@@ -69,7 +69,8 @@ def _mask_of(kept: Element, tensor: Tensor, low: float) -> Mask | None:
         return None
     condition = simplified(kept, tensor.dims)
     row, column = Affine.of(index(2)), Affine.of(index(1))
-    if tensor.dims[-2] == Affine.number(1):
+    single = tensor.dims[-2] == Affine.number(1)
+    if single:
         row = Affine()
     before = Affine.of(ROWS) + row - column
     causal, window_size, fed = False, 0, ""
@@ -86,6 +87,8 @@ def _mask_of(kept: Element, tensor: Tensor, low: float) -> Mask | None:
             fed = part.name
         else:
             return None
+    if single and (causal or window_size) and tensor.dims[-1] - Affine.of(ROWS) != Affine.number(1):
+        return None  # rows of a prompt would see what the first one sees, and no more
     return Mask(causal, window_size, fed, low)
 
 

@@ -68,6 +68,8 @@ def _with_axes(tensor: Tensor, dims: Dims) -> Tensor | None:
         [len(each) - axis for axis, dim in enumerate(each) if dim != ONE]
         for each in (tensor.dims, dims)
     )
+    if len(old) != len(new):
+        return None
     moved = {index(a): Affine.of(index(b)) for a, b in zip(old, new, strict=True)}
     return function(dims, substitute(tensor.element, moved))
 
@@ -104,10 +106,7 @@ def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor | None:
 def part(tensor: Tensor, axis: int, start: Affine, end: Affine) -> Tensor | None:
     """Return the elements from `start` to `end`, without it, along an axis."""
     size = tensor.dims[axis]
-    if start.is_number and start.constant < 0:
-        start = size + start
-    if end.is_number and end.constant < 0:
-        end = size + end
+    start, end = _from_front(start, size), _from_front(end, size)
     if size.is_number and start.is_number and end.is_number and tensor.items is not None:
         return listed(tensor.items[start.constant : end.constant])
     if not never_negative(size - end, ()):
@@ -123,6 +122,14 @@ def part(tensor: Tensor, axis: int, start: Affine, end: Affine) -> Tensor | None
     dims = (*tensor.dims[:axis], end - start, *tensor.dims[axis + 1 :])
     at = index(tensor.rank - axis)
     return function(dims, substitute(tensor.element, {at: Affine.of(at) + start}))
+
+
+def _from_front(at: Affine, size: Affine) -> Affine:
+    """Return a place counted from the front, where a negative one is counted from the end."""
+    if not at.is_number or at.constant >= 0:
+        return at
+    place = size + at
+    return Affine.number(max(place.constant, 0)) if place.is_number else place
 
 
 def gather(data: Tensor, indices: Tensor, axis: int) -> Tensor | None:

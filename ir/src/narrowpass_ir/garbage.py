@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def pause_collection() -> Iterator[None]:
-    """Let the cyclic garbage collector rest.
+    """Pause the cyclic garbage collector.
 
-    A model that is opened and compiled is many objects that all stay. The collector would look
-    through them, and all modules that are imported, for some tens of milliseconds.
+    A model that is read, written or compiled is up to millions of objects that all stay: looking
+    through them again and again for garbage takes a third of the time of reading a large one.
     """
-    enabled = gc.isenabled()
+    paused = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if paused:
             gc.enable()
