@@ -140,8 +140,12 @@ class Lengths:
                     sized.update(map(id, node.outputs))
                 continue
             for at, value in enumerate(node.inputs):
-                tensor = None if value is None else self._known.tensor(value)
-                if value is None or tensor is None:
+                if value is None:
+                    continue
+                tensor, flat = self._known.tensor(value), self._known.flat(value)
+                if flat is not None and (self._depends(flat.tensor) or id(value) in sized):
+                    raise _no_mask(node, value)
+                if tensor is None:
                     continue
                 if self._depends(tensor):
                     self._replace_use(node, at, value, tensor)
@@ -151,7 +155,8 @@ class Lengths:
                     if same is not None:
                         node.replace_input_with(at, same)
         for value in self._graph.outputs:
-            tensor = self._known.tensor(value)
+            flat = self._known.flat(value)
+            tensor = self._known.tensor(value) if flat is None else flat.tensor
             if tensor is not None and self._depends(tensor):
                 raise AppendError(
                     f"output {value.name!r} is computed from the rows of caches alone"
@@ -189,7 +194,8 @@ class Lengths:
         return Fed(rows, tuple(self.grown), tuple(self._fed.values()), dropped=tuple(self._dropped))
 
     def _evaluated(self, node: ir.Node) -> bool:
-        return all(self._known.tensor(value) is not None for value in node.outputs)
+        known = self._known
+        return all((known.tensor(v) or known.flat(v)) is not None for v in node.outputs)
 
     def _depends(self, tensor: Tensor) -> bool:
         return ROWS in tensor.symbols()
@@ -225,11 +231,7 @@ class Lengths:
             low = fills[0] if swap else fills[1]
             mask = None if low is None else chosen_mask(tensor, low, filled=swap)
         if mask is None:
-            raise AppendError(
-                f"node {_label(node)!r} ({node.op_type}) reads {value.name!r}, which has an "
-                "element for each row of a cache and is no causal mask of attention, with or "
-                "without a sliding window; feed it as an input of the model"
-            )
+            raise _no_mask(node, value)
         added = node.op_type == "Add"
         node.replace_input_with(at, self._mask(value, mask, added=added))
         if swap:
@@ -301,6 +303,14 @@ class Lengths:
         for node in reversed(tuple(self._graph)):
             if all(not value.uses() and id(value) not in outputs for value in node.outputs):
                 self._graph.remove(node, safe=True)
+
+
+def _no_mask(node: ir.Node, value: ir.Value) -> AppendError:
+    return AppendError(
+        f"node {_label(node)!r} ({node.op_type}) reads {value.name!r}, which has an element for "
+        "each row of a cache and is no causal mask of attention, with or without a sliding window; "
+        "feed it as an input of the model"
+    )
 
 
 def _label(node: ir.Node) -> str:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 
-from narrowpass_planning.state.symbolic.affine import Affine
+from narrowpass_planning.state.symbolic.affine import INDEX, Affine
 from narrowpass_planning.state.symbolic.elements import (
     CONDITIONS,
     Choice,
     Condition,
     Element,
+    Linear,
     at_least,
     chosen,
     every,
+    linear,
     map_leaves,
     negate,
     some,
 )
 
-Number = Affine | float
+Number = Affine | Linear | float
 Leaf = Callable[[Number, Number], Element | None]
 
 _ONE, _ZERO = Affine.number(1), Affine.number(0)
@@ -73,6 +75,10 @@ def _floats(function: Callable[[float, float], float], one: Number, other: Numbe
 def _add(one: Number, other: Number) -> Element | None:
     if isinstance(one, Affine) and isinstance(other, Affine):
         return one + other
+    if isinstance(one, Affine) and isinstance(other, Linear):
+        one, other = other, one
+    if isinstance(one, Linear) and isinstance(other, Affine):
+        return linear(one.row, one.size, one.column + other)
     return _floats(operator.add, one, other)
 
 
@@ -86,8 +92,15 @@ def _multiply(one: Number, other: Number) -> Element | None:
     if isinstance(one, Affine) and isinstance(other, Affine):
         if one.is_number:
             return other.times(one.constant)
-        return one.times(other.constant) if other.is_number else None
+        if other.is_number:
+            return one.times(other.constant)
+        row, size = (one, other) if _indexed(one) else (other, one)
+        return linear(row, size, Affine()) if _indexed(row) and not _indexed(size) else None
     return _floats(operator.mul, one, other)
+
+
+def _indexed(value: Affine) -> bool:
+    return any(symbol.startswith(INDEX) for symbol, _ in value.terms)
 
 
 def _compare(test: Callable[[Affine], Condition], name: str) -> Leaf:

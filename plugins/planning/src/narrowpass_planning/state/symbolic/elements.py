@@ -50,6 +50,18 @@ class Some:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """The integer `row * size + column`, of which `row` depends on indices and `size` does not.
+
+    It is made by `linear`.
+    """
+
+    row: Affine
+    size: Affine
+    column: Affine
+
+
+@dataclass(frozen=True)
 class Choice:
     """One of two elements, as a condition says."""
 
@@ -60,8 +72,15 @@ class Choice:
 
 Condition = bool | AtLeast | Fed | Not | Every | Some
 CONDITIONS = (bool, AtLeast, Fed, Not, Every, Some)
-Element = Affine | float | Condition | Choice
+Element = Affine | Linear | float | Condition | Choice
 """Integers are `Affine`; a `float` is a constant."""
+
+
+def linear(row: Affine, size: Affine, column: Affine) -> Element:
+    """Return `row * size + column`, which is affine where one of the factors is a number."""
+    if row.is_number:
+        return size.times(row.constant) + column
+    return row.times(size.constant) + column if size.is_number else Linear(row, size, column)
 
 
 def at_least(value: Affine) -> Condition:
@@ -156,6 +175,10 @@ def substitute(element: Element, values: Mapping[str, Affine]) -> Element:
     """Return an element with symbols replaced; conditions on numbers are decided."""
     if isinstance(element, Affine):
         return element.substitute(values)
+    if isinstance(element, Linear):
+        parts = element.row, element.size, element.column
+        row, size, column = (part.substitute(values) for part in parts)
+        return linear(row, size, column)
     if isinstance(element, Choice):
         condition = substitute_condition(element.condition, values)
         return chosen(condition, substitute(element.yes, values), substitute(element.no, values))
@@ -181,6 +204,8 @@ def symbols(element: Element) -> frozenset[str]:
     """Return the symbols that an element depends on."""
     if isinstance(element, Affine):
         return frozenset(symbol for symbol, _ in element.terms)
+    if isinstance(element, Linear):
+        return symbols(element.row) | symbols(element.size) | symbols(element.column)
     if isinstance(element, AtLeast | Not):
         return symbols(element.value)
     if isinstance(element, Fed):

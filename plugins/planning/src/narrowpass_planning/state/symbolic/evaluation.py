@@ -17,10 +17,17 @@ from narrowpass_planning.state.symbolic.arithmetic import (
     binary,
     logical_not,
 )
-from narrowpass_planning.state.symbolic.elements import Condition, Element, chosen, simplified
+from narrowpass_planning.state.symbolic.elements import (
+    Condition,
+    Element,
+    Linear,
+    chosen,
+    simplified,
+)
 from narrowpass_planning.state.symbolic.tensor import (
     MOST_ITEMS,
     ONE,
+    Flat,
     Tensor,
     broadcast,
     function,
@@ -49,6 +56,7 @@ class Evaluation:
         self.sources: dict[str, tuple[ir.Value, int]] = {}
         self._dims = dict(dims)
         self._tensors: dict[int, Tensor] = {}
+        self._flat: dict[int, Flat] = {}
         self._constants: dict[int, Tensor | None] = {}
         for value in graph.inputs:
             for axis, dim in enumerate(value.shape or ()):
@@ -63,7 +71,9 @@ class Evaluation:
             if rule is None or len(node.outputs) != 1:
                 continue
             found = rule(self, node)
-            if found is not None:
+            if isinstance(found, Flat):
+                self._flat[id(node.outputs[0])] = found
+            elif found is not None:
                 self._tensors[id(node.outputs[0])] = found
 
     def _follow_view(self, node: ir.Node) -> None:
@@ -105,9 +115,13 @@ class Evaluation:
             self._constants[id(value)] = _constant(value)
         return self._constants[id(value)]
 
+    def flat(self, value: ir.Value | None) -> Flat | None:
+        """Return what is known of a value's elements whose order is known; None for others."""
+        return self._flat.get(id(value))
+
     def dims(self, value: ir.Value | None) -> Dims | None:
-        """Return the dimensions of a value; None where its rank is not known."""
-        if value is None:
+        """Return the dimensions of a value; None where they are not affine, or no rank is known."""
+        if value is None or id(value) in self._flat:
             return None
         known = self._dims.get(id(value))
         if known is None:
@@ -225,6 +239,8 @@ def _cast(known: Evaluation, node: ir.Node) -> Tensor | None:
         return _mapped(known, node, as_condition)
 
     def convert(element: Element) -> Element | None:
+        if isinstance(element, Linear) and to not in (ir.DataType.INT32, ir.DataType.INT64):
+            return None
         if isinstance(element, float) and ir.DataType(to).is_integer():
             if not math.isfinite(element):
                 return None
@@ -297,28 +313,29 @@ def _expand(known: Evaluation, node: ir.Node) -> Tensor | None:
     return None if given is None or target is None else movement.expand(given, target)
 
 
-def _reshape(known: Evaluation, node: ir.Node) -> Tensor | None:
-    given, target = known.tensor(node.inputs[0]), movement.integers(known.tensor(node.inputs[1]))
+def _reshape(known: Evaluation, node: ir.Node) -> Tensor | Flat | None:
+    flat, target = known.flat(node.inputs[0]), movement.integers(known.tensor(node.inputs[1]))
+    given = known.tensor(node.inputs[0]) if flat is None else flat.tensor  # in the same order
     if given is None or target is None:
         return None
-    if Affine() in target and node.attributes.get_int("allowzero", 0) != 0:
+    copies = flat is None and node.attributes.get_int("allowzero", 0) == 0
+    if Affine() in target and not copies:
         return None
-    return movement.reshape(given, target)
+    found = movement.reshape(given, target)
+    return movement.flatten(given, target) if found is None else found
 
 
-def _flatten(known: Evaluation, node: ir.Node) -> Tensor | None:
-    """Return a tensor with two axes, each of which has one of the operand's that is not 1."""
+def _flatten(known: Evaluation, node: ir.Node) -> Tensor | Flat | None:
+    """Return a tensor with two axes: one has all elements, or each has one axis that is not 1."""
     given, axis = known.tensor(node.inputs[0]), node.attributes.get_int("axis", 1)
     if given is None:
         return None
     axis += given.rank if axis < 0 else 0
-    sizes = []
-    for part in (given.dims[:axis], given.dims[axis:]):
-        wide = [dim for dim in part if dim != ONE]
-        if len(wide) > 1:
-            return None
-        sizes.append(wide[0] if wide else ONE)
-    return movement.reshape(given, sizes)
+    parts = given.dims[:axis], given.dims[axis:]
+    wide = [[dim for dim in part if dim != ONE] for part in parts]
+    if all(len(part) < 2 for part in wide):
+        return movement.reshape(given, [part[0] if part else ONE for part in wide])
+    return movement.flatten(given, [Affine.number(-1) if part else ONE for part in wide])
 
 
 def _axes(known: Evaluation, node: ir.Node) -> list[int] | None:
@@ -372,9 +389,10 @@ def _slice(known: Evaluation, node: ir.Node) -> Tensor | None:
 
 def _gather(known: Evaluation, node: ir.Node) -> Tensor | None:
     data, indices = (known.tensor(value) for value in node.inputs)
-    if data is None or indices is None:
-        return None
-    return movement.gather(data, indices, node.attributes.get_int("axis", 0))
+    axis, flat = node.attributes.get_int("axis", 0), known.flat(node.inputs[0])
+    if flat is not None and indices is not None:
+        return movement.gather_flat(flat, indices, axis)
+    return None if data is None or indices is None else movement.gather(data, indices, axis)
 
 
 def _gather_nd(known: Evaluation, node: ir.Node) -> Tensor | None:
@@ -418,7 +436,7 @@ def _same(known: Evaluation, node: ir.Node) -> Tensor | None:
     return known.tensor(node.inputs[0])
 
 
-Rule = Callable[[Evaluation, ir.Node], Tensor | None]
+Rule = Callable[[Evaluation, ir.Node], Tensor | Flat | None]
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys((*BINARY, "And", "Or"), _binary),
     "Cast": _cast,

@@ -8,11 +8,12 @@ from narrowpass_planning.state.symbolic.affine import Affine, Dims, index, never
 from narrowpass_planning.state.symbolic.elements import (
     Choice,
     Element,
+    Linear,
     at_least,
     chosen,
     substitute,
 )
-from narrowpass_planning.state.symbolic.tensor import ONE, Tensor, broadcast, function, listed
+from narrowpass_planning.state.symbolic.tensor import ONE, Flat, Tensor, broadcast, function, listed
 
 
 def integers(tensor: Tensor | None) -> list[Affine] | None:
@@ -156,6 +157,41 @@ def gather(data: Tensor, indices: Tensor, axis: int) -> Tensor | None:
     return function(dims, substitute(data.element, {**moved, index(behind + 1): at}))
 
 
+def flatten(tensor: Tensor, target: Sequence[Affine]) -> Flat | None:
+    """Return a tensor in a shape with one axis for all elements, -1, and others of size 1."""
+    rest = [size for size in target if size != ONE]
+    if tensor.element is None or rest != [Affine.number(-1)]:
+        return None
+    return Flat(tensor, len(target), target.index(rest[0]))
+
+
+def gather_flat(data: Flat, indices: Tensor, axis: int) -> Tensor | None:
+    """Return the elements at row-major indices into a tensor with two axes that are not 1.
+
+    An index is `row * size + column`: where the size is that of the second axis, and the row and
+    the column are proved to be below those of the tensor, it is that of the element [row, column].
+    """
+    at, tensor = indices.element, data.tensor
+    wide = [axis for axis, dim in enumerate(tensor.dims) if dim != ONE]
+    if axis % data.rank != data.axis or not isinstance(at, Linear) or len(wide) != 2:
+        return None
+    rows, columns = (tensor.dims[axis] for axis in wide)
+    if at.size != columns or tensor.element is None:
+        return None
+    for place, size in ((at.row, rows), (at.column, columns)):
+        below = size.plus(-1) - place
+        if not never_negative(place, indices.dims) or not never_negative(below, indices.dims):
+            return None
+    behind = data.rank - 1 - data.axis
+    shifted = {index(i): Affine.of(index(i + behind)) for i in range(1, indices.rank + 1)}
+    moved = {
+        index(tensor.rank - axis): place.substitute(shifted)
+        for axis, place in zip(wide, (at.row, at.column), strict=True)
+    }
+    dims = (*(ONE,) * data.axis, *indices.dims, *(ONE,) * behind)
+    return function(dims, substitute(tensor.element, moved))
+
+
 def gather_nd(data: Tensor, indices: Tensor) -> Tensor | None:
     """Return the elements whose indices along the first axes are in the last axis of `indices`."""
     if indices.rank < 1 or not indices.dims[-1].is_number or data.element is None:
@@ -205,6 +241,6 @@ def triangle(tensor: Tensor, diagonal: Affine, *, upper: bool) -> Tensor | None:
     beyond = Affine.of(index(1)) - Affine.of(index(2)) - diagonal
     kept = at_least(beyond) if upper else at_least(beyond.times(-1))
     zero: Element = False if isinstance(tensor.element, bool) else Affine()
-    if isinstance(tensor.element, Choice | Affine | float | bool):
+    if isinstance(tensor.element, Choice | Affine | Linear | float | bool):
         return function(tensor.dims, chosen(kept, tensor.element, zero))
     return function(tensor.dims, chosen(kept, tensor.element, False))

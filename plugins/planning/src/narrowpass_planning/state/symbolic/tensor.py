@@ -41,6 +41,23 @@ class Tensor:
         return frozenset(symbol for symbol in found if not symbol.startswith(INDEX))
 
 
+@dataclass(frozen=True)
+class Flat:
+    """The elements of a tensor in row-major order along one axis; all others have size 1.
+
+    Its size is a product, which is not affine.
+
+    Attributes:
+        tensor: that has the elements.
+        rank: the number of axes.
+        axis: the one with the elements.
+    """
+
+    tensor: Tensor
+    rank: int
+    axis: int
+
+
 def listed(items: Sequence[Element], rank: int = 1) -> Tensor:
     """Return a scalar or a vector of these elements."""
     given = tuple(items)
