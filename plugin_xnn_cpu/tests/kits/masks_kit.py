@@ -97,6 +97,14 @@ MASKS = {
     iu = Unsqueeze(ie, last) cu = Unsqueeze(ce, last) at = Concat <axis = -1> (iu, cu)
     pad = Cast <to = 9> (attention_mask) pad4 = GatherND(pad, at)
     all = And(seen, pad4) m = Where(all, none, low) s2 = Add(s1, m)""",
+    # As Optimum's exports: an index into the flattened padding, batch * columns + column.
+    "flattened": SEEN
+    + """pad = Cast <to = 9> (attention_mask) flat = Flatten <axis = 2> (pad)
+    i0 = Range(zero, B0, one) i1 = Unsqueeze(i0, four3) wide = Shape(pad)
+    count = Gather(wide, lead1) c4 = Unsqueeze(columns, four0) begin = Mul(i1, count)
+    at = Add(c4, begin) g5 = Gather(flat, at) g1 = Reshape(g5, last) sizes = Shape(at)
+    pad4 = Reshape(g1, sizes) all = And(seen, pad4) m = Where(all, none, low)
+    s2 = Add(s1, m)""",
 }
 FED = [name for name in MASKS if "attention_mask" in MASKS[name]]
 
@@ -124,11 +132,11 @@ def decoder(form: str, last: str = LAST, masked: str = "", more: str = "") -> on
     }
     constants["table"] = rng.standard_normal((4096, WIDTH)).astype(np.float32)
     constants |= {"cap": np.array(0.5, np.float32), "lead1": np.array([1], np.int64)}
-    constants["four3"] = np.array([1, 2, 3], np.int64)
+    constants |= {"four3": np.array([1, 2, 3]), "four0": np.array([0, 1, 2])}
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
     )
-    if form == "gathered":
+    if "B0" in masked:
         gather = onnx.helper.make_node("Squeeze", ["B1", "lead"], ["B0"])
         at = [node.output[0] for node in model.graph.node].index("B1") + 1
         model.graph.node.insert(at, gather)

@@ -83,3 +83,23 @@ def test_buffers_grow():
             feeds = feeds_of("window_size", rows, session.length, step)
             assert_close(session.run(feeds)["y"], reference.run(feeds))
         assert (session.length, session.room) == (859, 1024)
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("Mul(i1, count)", "Mul(i1, S1)"),  # rows of another size
+        ("Gather(flat, at)", "Gather(flat, off)"),  # the last column is of the next row
+        ("Range(zero, B0, one)", "Range(one, B1_, one)"),  # the last row is behind the mask
+        ("Shape(at)", "Concat <axis = 0> (T1, lead1, lead1, B1)"),  # axes in another order
+    ],
+)
+def test_other_indices_into_a_flattened_mask_are_refused(here, there):
+    """What is not proved to be the element of the same sequence and column is no mask."""
+    masked = MASKS["flattened"].replace(here, there)
+    assert masked != MASKS["flattened"]
+    masked = "S1 = Unsqueeze(S0, lead) B1_ = Add(B0, one) " + masked
+    masked = masked.replace("g5 =", "off = Add(at, one) g5 =")
+    with compile_model(decoder("flattened", masked)) as program, program.session() as session:
+        assert not isinstance(session, AppendingSession)
+        assert "is no causal mask of attention" in session.reason

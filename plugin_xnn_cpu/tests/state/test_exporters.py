@@ -1,4 +1,4 @@
-"""Decoders of transformers as torch's two exporters write them, appended in place.
+"""Decoders of transformers as torch's two exporters and Optimum write them, appended in place.
 
 `pip install --group models` brings what they need; they are skipped where it is not there.
 """
@@ -135,3 +135,54 @@ def test_prompt_and_tokens(name, exporter, masked, tmp_path, monkeypatch):
             new = torch.tensor([[int(wanted.argmax())]])
             text = torch.cat([text, new], 1)
         assert session.length == 29
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_optimum(name, tmp_path):
+    """Two sequences, one padded on the left, as Optimum exports a decoder: beside onnxruntime.
+
+    The same tolerance; without the padding logits would differ by a tenth of the largest or more.
+    """
+    onnxruntime = pytest.importorskip("onnxruntime")
+    # Its versions of today read transformers of version 4.
+    exporter = pytest.importorskip("optimum.exporters.onnx.__main__", exc_type=ImportError)
+    torch.manual_seed(0)
+    config = CONFIGS[name]()
+    config.bos_token_id, config.eos_token_id, config.pad_token_id = 1, 2, 0
+    transformers.AutoModelForCausalLM.from_config(config).eval().save_pretrained(tmp_path / "model")
+    exporter.main_export(
+        tmp_path / "model",
+        tmp_path,
+        task="text-generation-with-past",
+        library_name="transformers",
+        do_validation=False,
+        device="cpu",
+    )
+    path = tmp_path / "model.onnx"
+    reference = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    outputs = [each.name for each in reference.get_outputs()]
+    pasts = {
+        each.name: np.zeros((2, 2, 0, HEAD), np.float32)
+        for each in reference.get_inputs()
+        if "past" in each.name
+    }
+    given = {each.name for each in reference.get_inputs()}
+    rng = np.random.default_rng(0)
+    with narrowpass.load(path, "xnn-cpu", cache="memory") as program:
+        session = program.session()
+        assert isinstance(session, AppendingSession), session.reason
+        for rows in (7, 1, 1, 1, 5, 1, 1):
+            mask = np.ones((2, session.length + rows), np.int64)
+            mask[1, :3] = 0
+            positions = np.maximum(mask.cumsum(1) - 1, 0)[:, session.length :]
+            feeds = {
+                "input_ids": rng.integers(0, WORDS, (2, rows)),
+                "attention_mask": mask,
+                "position_ids": positions,
+            }
+            feeds = {key: value for key, value in feeds.items() if key in given}
+            wanted = dict(zip(outputs, reference.run(None, {**feeds, **pasts}), strict=True))
+            pasts = {key: wanted[key.replace("past_key_values", "present")] for key in pasts}
+            found = session.run(feeds)["logits"]
+            np.testing.assert_allclose(found, wanted["logits"], rtol=0, atol=5e-6)

@@ -53,7 +53,7 @@ class Some:
 class Linear:
     """The integer `row * size + column`, of which `row` depends on indices and `size` does not.
 
-    It is made by `linear`.
+    `linear` returns an affine integer where it is one.
     """
 
     row: Affine

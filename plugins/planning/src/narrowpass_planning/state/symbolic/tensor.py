@@ -45,7 +45,7 @@ class Tensor:
 class Flat:
     """The elements of a tensor in row-major order along one axis; all others have size 1.
 
-    Its size is a product, which is not affine.
+    The axis has as many elements as all axes of the tensor, which is not affine in their sizes.
 
     Attributes:
         tensor: that has the elements.
