@@ -100,6 +100,9 @@ def test_other_indices_into_a_flattened_mask_are_refused(here, there):
     assert masked != MASKS["flattened"]
     masked = "S1 = Unsqueeze(S0, lead) B1_ = Add(B0, one) " + masked
     masked = masked.replace("g5 =", "off = Add(at, one) g5 =")
-    with compile_model(decoder("flattened", masked)) as program, program.session() as session:
+    with (
+        compile_model(decoder("flattened", masked=masked)) as program,
+        program.session() as session,
+    ):
         assert not isinstance(session, AppendingSession)
         assert "is no causal mask of attention" in session.reason

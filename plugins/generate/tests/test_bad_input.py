@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import parser
 import narrowpass
 from narrowpass.errors import DataError, ModelError, UsageError
 from narrowpass_generate import Decoder, Tokenizer, generate, generate_all
+from narrowpass_generate.template import ChatTemplate
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +147,17 @@ def test_closed_decoders(program):
         decoder.advance([1])
     with Decoder(program) as other, pytest.raises(UsageError, match="3 ids cannot be dropped"):
         other.rewind(3)
+
+
+def test_a_vocabulary_without_an_unknown_token():
+    """The library's error, which has no class of its own, becomes one that names the file."""
+    words = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}}
+    tokenizer = Tokenizer({"tokenizer.json": json.dumps(words).encode()}, "folder")
+    with pytest.raises(DataError, match=r"tokenizer\.json cannot encode this text"):
+        tokenizer.encode("b")
+
+
+def test_a_chat_template_that_needs_all_memory():
+    template = ChatTemplate('{{ "a" * 10 ** 18 }}', {}, "folder")
+    with pytest.raises(DataError, match="the chat template fails"):
+        template.render([])

@@ -31,6 +31,7 @@ SHAPES = {
     "layers.0.mlp.up_proj": (12, 8),
     "layers.0.mlp.down_proj": (8, 12),
 }
+NAME = "model.safetensors"
 
 
 def tensors():
@@ -78,6 +79,21 @@ def test_the_folder_is_one(folder):
         ({"num_hidden_layers": 2}, "lacks the tensor 'model.layers.1."),
         ({"quantization_config": {"bits": 4}}, "are quantized"),
         ({"layer_types": ["odd"]}, "layer_types .'odd'. are not supported"),
+        ({"tie_word_embeddings": False}, "lacks the tensor 'lm_head.weight'"),
+        ({"vocab_size": 99}, r"weight 'embedding' is \[10, 8\], and .* needs \[99, 8\]"),
+        ({"intermediate_size": 16}, r"weight '0.up' is \[12, 8\], and .* needs \[16, 8\]"),
+        ({"query_pre_attn_scalar": 0}, "has a value that is not supported"),
+        ({"query_pre_attn_scalar": -4}, "score_scale is .* must be a finite number"),
+        ({"model_type": "granite", "logits_scaling": 0}, "has a value that is not supported"),
+        ({"hidden_act": ["silu"]}, "is not supported; supported are"),
+        ({"rope_theta": 10**400}, "rope_theta is larger than a float"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is larger than a float"),
+        ({"rope_parameters": {"rope_theta": 1e-300}}, "frequencies are not finite"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "frequencies are not finite"),
+        ({"partial_rotary_factor": 2}, "partial_rotary_factor is 2.0, not 0 to 1"),
+        ({"head_dim": 2**40}, "head_dim is 1099511627776"),
+        ({"model_type": "mistral", "sliding_window": -5}, "sliding_window is -5"),
+        ({"model_type": "mistral", "sliding_window": 2**70}, "sliding_window is 1180"),
     ],
 )
 def test_settings_that_are_refused(folder, change, message):
@@ -103,6 +119,13 @@ def test_more_tensors_than_the_architecture_has(folder):
     given = {**tensors(), "model.layers.0.self_attn.sinks": np.ones(2, np.float32)}
     save_file(given, folder / "model.safetensors")
     with pytest.raises(ModelError, match=r"such as 'model\.layers\.0\.self_attn\.sinks'"):
+        load(folder)
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (8, 8)])
+def test_a_norm_that_would_broadcast(folder, shape):
+    save_file({**tensors(), "model.norm.weight": np.ones(shape, np.float32)}, folder / NAME)
+    with pytest.raises(ModelError, match=r"weight 'norm' is .* needs \[8\]"):
         load(folder)
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from narrowpass_ir.errors import ModelError
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 """Activations of the feed-forward part: gelu by erf, gelu_tanh by the approximation with tanh."""
+_LARGEST = 2**31 - 1
+_NUMBERS = (
+    "epsilon",
+    "score_scale",
+    "offset",
+    "embedding_scale",
+    "score_cap",
+    "logit_cap",
+    "logit_scale",
+    "residual_scale",
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ class Config:
         sizes = ("vocabulary", "width", "layers", "heads", "groups", "head", "hidden")
         for name in sizes:
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, int) or not 1 <= value <= _LARGEST:
                 raise ModelError(f"its {name} is {value!r}, and must be a whole number from 1 on")
         if self.heads % self.groups:
             raise ModelError(f"{self.heads} heads cannot share {self.groups} heads of keys")
@@ -107,6 +119,12 @@ class Config:
         for name in ("rotary", "spans"):
             if len(getattr(self, name)) not in (0, self.layers):
                 raise ModelError(f"its {name} must have one entry for each of {self.layers} layers")
+        if any(not 0 <= span <= _LARGEST for span in self.spans):
+            raise ModelError("a sliding window must have a size from 1 on")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ModelError(f"its {name} is {value!r}, and must be a finite number")
         for rotary in self.rotary:
             if rotary is not None and (rotary.size % 2 or not 2 <= rotary.size <= self.head):
                 raise ModelError(f"{rotary.size} elements of a head of {self.head} are no pairs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_decoders.checking import CheckedWeights, decoder_shapes
 from narrowpass_decoders.config import Config, Rotary
 from narrowpass_decoders.emitter import Emitter, as_output, typed
 from narrowpass_decoders.parts import activation, cap, norm
@@ -30,9 +31,11 @@ def build_decoder(config: Config, weights: Weights) -> dict[str, ir.Model]:
     where there is such a weight.
 
     Raises:
-        ModelError: a configuration that no decoder has, or a weight that is missing.
+        ModelError: a configuration that no decoder has, or a weight that is missing or of another
+            shape.
     """
     config.check()
+    weights = CheckedWeights(weights, decoder_shapes(config))
     return {
         name: _Decoder(config, weights, decode=name == DECODE).build() for name in (PREFILL, DECODE)
     }

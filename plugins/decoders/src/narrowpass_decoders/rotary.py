@@ -11,6 +11,8 @@ import numpy as np
 from narrowpass_decoders.config import Rotary
 from narrowpass_ir.errors import ModelError
 
+_LARGEST_SIZE = 1 << 16
+
 
 def rotary(
     size: int,
@@ -34,8 +36,23 @@ def rotary(
     Raises:
         ModelError: a kind of scaling that is not supported; the message names those that are.
     """
-    if size < 2 or size % 2 or not base > 0:
+    if not 2 <= size <= _LARGEST_SIZE or size % 2 or not base > 0:
         raise ModelError(f"{size} elements with base {base} cannot be rotated in pairs")
+    with np.errstate(all="ignore"):
+        found = _scaled(size, base, interleaved, divisors, scaling, positions)
+    if not (all(map(math.isfinite, found.frequencies)) and math.isfinite(found.factor)):
+        raise ModelError(f"rotary base {base} or its scaling: the frequencies are not finite")
+    return found
+
+
+def _scaled(
+    size: int,
+    base: float,
+    interleaved: bool,
+    divisors: Sequence[float],
+    scaling: Mapping[str, Any] | None,
+    positions: int,
+) -> Rotary:
     # In float32, as PyTorch computes them: positions multiply the error.
     exponents = np.arange(0, size, 2, dtype=np.int64).astype(np.float32) / np.float32(size)
     frequencies = (np.float32(1) / np.power(np.float32(base), exponents)).astype(np.float64)
@@ -57,7 +74,7 @@ def rotary(
                 f"rope scaling {kind!r} is not supported; supported are default, linear, llama3 "
                 "and yarn"
             )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise ModelError(
             f"rope scaling {kind!r} lacks or has a wrong parameter: {error}"
         ) from error

@@ -76,7 +76,7 @@ class ChatTemplate:
         # What a template does with values may raise what Python does with them.
         except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError) as error:
             raise DataError(f"{self._where}: the chat template fails: {error}") from error
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, MemoryError, RecursionError) as error:
             raise DataError(f"{self._where}: the chat template fails: {error}") from error
 
 

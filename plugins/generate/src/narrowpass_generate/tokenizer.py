@@ -117,7 +117,12 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode: {error}; pass UTF-8") from error
-        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        except Exception as error:  # the library raises no narrower class
+            raise DataError(
+                f"{self._where or 'the tokenizer'}: tokenizer.json cannot encode this text: {error}"
+            ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens; unknown ids have none."""

@@ -56,6 +56,10 @@ class GgufImporter(Importer):
             assets, notes = assets_of(metadata, config)
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from error
-        except (ValueError, KeyError, IndexError, TypeError, OverflowError, struct.error) as error:
+        except IndexError as error:
+            raise ModelError(
+                f"{path}: cannot be read as a GGUF file: it is cut short; download it again"
+            ) from error
+        except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
             raise ModelError(f"{path}: cannot be read as a GGUF file: {error}") from error
         return Imported(methods, assets, (*weights.notes(), *notes))

@@ -140,12 +140,13 @@ def _config(settings: Settings, family: _Family, tensors: Collection[str]) -> Co
     width = settings.count("hidden_size", "n_embd")
     layers = settings.count("num_hidden_layers", "n_layer")
     types = _layer_types(settings, layers)
-    span = settings.fields.get("sliding_window")
+    span = settings.count("sliding_window") if "sliding_attention" in types else 0
     gemma, learned = settings.kind.startswith("gemma"), "positions" in family.top
     gated = bool(family.fixed.get("gated", True))
     default = "gelu_pytorch_tanh" if gemma else "silu" if gated else "gelu_new"
     scale = settings.number("query_pre_attn_scalar", default=settings.head) ** -0.5
-    tied = settings.flag("tie_word_embeddings", default=family.tied)
+    headless = not any(name == f"{family.head}.weight" for name in tensors)
+    tied = settings.flag("tie_word_embeddings", default=family.tied or headless)
     granite = settings.kind == "granite"
     parallel = bool(family.fixed.get("parallel")) or (
         settings.kind == "gpt_neox" and settings.flag("use_parallel_residual", default=True)
@@ -167,11 +168,9 @@ def _config(settings: Settings, family: _Family, tensors: Collection[str]) -> Co
             "hidden_activation", "hidden_act", "activation_function", default=default
         ),
         rotary=() if learned else _rotaries(settings, family, types),
-        spans=tuple(
-            int(span) if kind == "sliding_attention" and type(span) is int else 0 for kind in types
-        ),
+        spans=tuple(span if kind == "sliding_attention" else 0 for kind in types),
         learned=settings.count("n_positions", "n_ctx") if learned else 0,
-        tied=tied or not any(name == f"{family.head}.weight" for name in tensors),
+        tied=tied,
         embedding_scale=float(np.float32(width**0.5)) if gemma else _multiplier(settings),
         score_cap=settings.number("attn_logit_softcapping", default=0.0),
         logit_cap=settings.number("final_logit_softcapping", default=0.0),

@@ -64,6 +64,10 @@ class FolderImporter(Importer):
                 notes = []
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from error
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"{path}: config.json has a value that is not supported: {error}"
+            ) from error
         return Imported(methods, _assets(Path(path)), tuple(notes))
 
 

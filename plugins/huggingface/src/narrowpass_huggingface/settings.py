@@ -64,7 +64,7 @@ class Settings:
             ModelError: there is none and no default, or it is something else.
         """
         value = self._first(names, default)
-        if type(value) is not int or value < 1:
+        if type(value) is not int or not 1 <= value < 1 << 31:
             raise ModelError(f"config.json: {names[0]} is {value!r:.60}, and no number from 1 on")
         return value
 
@@ -73,7 +73,7 @@ class Settings:
         value = self._first(names, default)
         if type(value) not in (int, float):
             raise ModelError(f"config.json: {names[0]} is {value!r:.60}, and no number")
-        return float(value)
+        return _float(value, names[0])
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a field that is true or false. Raises as `count` does."""
@@ -85,7 +85,7 @@ class Settings:
     def activation(self, *names: str, default: str | None = None) -> str:
         """Return the name of an activation. Raises as `count` does."""
         value = self._first(names, default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ModelError(
                 f"config.json: the activation {value!r:.60} is not supported; supported are "
                 f"{', '.join(ACTIVATIONS)}"
@@ -143,10 +143,19 @@ class Settings:
         share = given.get("partial_rotary_factor")
         if share is None:
             share = self.number("partial_rotary_factor", "rotary_pct", default=partial)
+        if type(share) not in (int, float) or not 0 < share <= 1:
+            raise ModelError(f"config.json: partial_rotary_factor is {share!r:.60}, not 0 to 1")
         context = self.number("max_position_embeddings", default=0.0)
         given.setdefault(
             "original_max_position_embeddings",
             self.fields.get("original_max_position_embeddings") or context,
         )
         size = int(self.head * float(share))
-        return rotary(size, float(base), scaling=given, positions=int(context))
+        return rotary(size, _float(base, "rope_theta"), scaling=given, positions=int(context))
+
+
+def _float(value: float, name: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ModelError(f"config.json: {name} is larger than a float") from error
