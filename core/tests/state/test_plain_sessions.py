@@ -58,6 +58,28 @@ def test_states_of_batches_begin_with_the_size_of_other_feeds():
     assert outputs["y"].shape == (3, 2)
 
 
+def test_a_size_without_a_name_is_the_batch():
+    """As Silero's state, [2, ?, 128]: onnx's text has no such size, so names are taken away."""
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[B,2] x, float[2,B,2] h) => (float[2,B,2] y, float[2,B,2] hn) {
+        hn = Add(h, x) y = Neg(hn)
+    }""")
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.ClearField("dim_param")
+    bundle = narrowpass.build(model, "")
+    for batch in (1, 3):
+        with narrowpass.load(bundle, "reference") as program, program.session() as session:
+            for count in (1, 2):
+                outputs = session.run({"x": np.ones((batch, 2), np.float32)})
+                np.testing.assert_array_equal(outputs["y"], np.full((2, batch, 2), -count))
+    model.graph.input[1].type.tensor_type.shape.dim[0].ClearField("dim_value")
+    session = narrowpass.load(narrowpass.build(model, ""), "reference").session()
+    with pytest.raises(UsageError, match="axes 0, 1 of state 'h' have no size"):
+        session.run({"x": np.ones((1, 2), np.float32)})
+
+
 def test_rewind_fork_save_and_load(tmp_path):
     program = program_of(GROWING)
     session = program.session()

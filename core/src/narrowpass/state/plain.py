@@ -97,28 +97,37 @@ def states_of(
 def initial(spec: ValueSpec, state: State, signature: Signature, feeds: Feeds) -> Array:
     """Return a state that no run has set: zeros, without rows where it grows.
 
-    Sizes with names are those that other feeds have for them; an unknown first one is 1.
+    Sizes with names are those that other feeds have for them. One other size that is unknown is the
+    batch: the first axis of a feed whose size is not stated either; 1 where there is none.
 
     Raises:
-        UsageError: another size is unknown.
+        UsageError: more sizes are unknown.
     """
-    sizes = {
-        dim: size
+    fed = [
+        (other.shape, feeds[other.name].shape)
         for other in signature.inputs
         if other.shape is not None and isinstance(feeds.get(other.name), np.ndarray)
-        for dim, size in zip(other.shape, feeds[other.name].shape, strict=False)
+    ]
+    sizes = {
+        dim: size
+        for dims, found in fed
+        for dim, size in zip(dims, found, strict=False)
         if isinstance(dim, str)
     }
-    shape = []
-    for axis, dim in enumerate(spec.shape or ()):
-        known = dim if isinstance(dim, int) else sizes.get(dim or "")
-        known = 0 if axis == state.axis else 1 if known is None and axis == 0 else known
-        if known is None:
-            raise UsageError(
-                f"axis {axis} of state {spec.name!r} has no size before the first run; call "
-                "restore with an initial array"
-            )
-        shape.append(known)
+    shape = [dim if isinstance(dim, int) else sizes.get(dim or "") for dim in spec.shape or ()]
+    if state.axis is not None:
+        shape[state.axis] = 0
+    unknown = [axis for axis, size in enumerate(shape) if size is None]
+    if len(unknown) > 1:
+        raise UsageError(
+            f"axes {', '.join(map(str, unknown))} of state {spec.name!r} have no size before the "
+            "first run; call restore with an initial array"
+        )
+    if unknown:
+        batches = [
+            found[0] for dims, found in fed if len(dims) > 1 and not isinstance(dims[0], int)
+        ]
+        shape[unknown[0]] = next(iter(batches), 1)
     return np.zeros(shape, dtype_of(spec))
 
 
