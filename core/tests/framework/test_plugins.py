@@ -105,7 +105,7 @@ def test_the_same_pass_from_two_distributions_names_both(entry_point, touch):
         entry_point("b", dist="two", version="2.1", narrowpass_passes=[touch]),
     ]
     with pytest.raises(PluginError, match=r"'touch'.*both one 1\.0 and two 2\.1"):
-        _ = load_plugins(entry_points=points).registry
+        list(load_plugins(entry_points=points).registry.passes)
     assert load_plugins(["b"], entry_points=points).registry.passes == {"touch": touch}
 
 
@@ -114,8 +114,9 @@ def test_a_pass_and_a_pipeline_share_their_names(entry_point, touch):
         entry_point("a", dist="one", narrowpass_passes=[touch]),
         entry_point("b", dist="two", narrowpass_pipelines={"touch": ""}),
     ]
+    registry = load_plugins(entry_points=points).registry
     with pytest.raises(PluginError, match=r"both one 1\.0 and two 1\.0"):
-        _ = load_plugins(entry_points=points).registry
+        list(registry.passes), list(registry.pipelines)
 
 
 def test_two_plugins_of_one_name_name_both_distributions(entry_point):
@@ -130,7 +131,7 @@ def test_a_backend_that_another_plugin_registers_cannot_be_replaced(entry_point)
 
     point = entry_point("p", dist="impostor", narrowpass_backends=[Impostor()])
     with pytest.raises(PluginError, match=r"impostor 1\.0 and narrowpass-reference "):
-        _ = load_plugins(entry_points=[point, *REFERENCE]).registry
+        list(load_plugins(entry_points=[point, *REFERENCE]).registry.backends)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def install(monkeypatch):
     points = [
         point
         for point in importlib.metadata.entry_points(group="narrowpass")
-        if point.name in ("reference", "report")
+        if point.name in ("analysis", "reference", "report")
     ]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(points))
 

@@ -20,7 +20,6 @@ from narrowpass.errors import NarrowpassError, PluginError, UsageError
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "build": "narrowpass.cli.build:build",
-        "explain": "narrowpass.cli.explain:explain",
         "plugins": "narrowpass.cli.plugins:plugins",
         "passes": "narrowpass.cli.passes:passes",
         "backends": "narrowpass.cli.backends:backends",

@@ -22,7 +22,7 @@ from narrowpass.framework.boundary import sentence
 from narrowpass.framework.options import suggest
 from narrowpass.framework.plugins import hookspecs
 from narrowpass.framework.plugins.info import PluginInfo
-from narrowpass.framework.plugins.registry import Contribution, Registry, build_registry
+from narrowpass.framework.plugins.registry import Registry, Source, build_registry
 from narrowpass_ir.arguments import instance_of, kind_of, names_of
 
 DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
@@ -64,14 +64,14 @@ class Plugins:
 
     @functools.cached_property
     def registry(self) -> Registry:
-        """What the loaded plugins register. The hooks are called once, on first use.
+        """What the loaded plugins register. Each hook is called once, when its kind is first read.
 
-        A plugin whose hook raises, or returns something of the wrong kind, contributes nothing;
-        `Registry.failed` has its error.
+        A plugin whose hook raises, or returns something of the wrong kind, registers nothing more;
+        `Registry.failed` has its error. Where two plugins use one name for two things of one kind,
+        reading that kind raises `PluginError`.
 
         Raises:
-            PluginError: two plugins use the same name to two things of one kind, or share an
-                entry-point name; both distributions are named.
+            PluginError: two plugins share an entry-point name; both distributions are named.
         """
         by_name: dict[str, PluginInfo] = {}
         for info in self.infos:
@@ -84,40 +84,32 @@ class Plugins:
                     f"{info.distribution}; uninstall one of them"
                 )
         failed = {info.name: info for info in self.infos if info.status == "failed"}
-        contributions = [_builtin()]
-        for info in self.infos:
-            if info.status != "loaded":
-                continue
-            try:
-                contributions.append(self._contribution(info))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
-                failed[info.name] = replace(info, status="failed", error=sentence(error))
-        return build_registry(contributions, failed)
+        loaded = [info for info in self.infos if info.status == "loaded"]
+        return build_registry([_builtin(), *map(self._source, loaded)], failed)
 
-    def _contribution(self, info: PluginInfo) -> Contribution:
-        """Call the hooks of one plugin."""
+    def _source(self, info: PluginInfo) -> Source:
+        """Return the hooks of one plugin."""
         plugin = self._manager.get_plugin(info.name)
-        results: dict[str, Any] = {}
+        hooks: dict[str, Callable[[], Any]] = {}
         for hook in info.hooks:
-            caller = getattr(self._manager.hook, hook)
-            for implementation in caller.get_hookimpls():
+            for implementation in getattr(self._manager.hook, hook).get_hookimpls():
                 if implementation.plugin is plugin:
-                    results[hook] = implementation.function()
-        return Contribution.of(info.name, info.distribution, results)
+                    hooks[_kind(hook)] = implementation.function
+        return Source(info, hooks)
 
 
-def _builtin() -> Contribution:
-    """What narrowpass itself contributes, through the same hooks as everybody else."""
+def _builtin() -> Source:
+    """What narrowpass itself registers, through the same hooks as everybody else."""
     from narrowpass.framework.plugins import builtin
 
-    hooks = {
-        name: function()
-        for name, function in inspect.getmembers(builtin, inspect.isfunction)
-        if name.startswith(f"{hookspecs.PROJECT}_")
-    }
-    return Contribution.of("narrowpass", f"narrowpass {_own_version()}", hooks)
+    found = inspect.getmembers(builtin, inspect.isfunction)
+    hooks = {_kind(name): call for name, call in found if name.startswith(f"{hookspecs.PROJECT}_")}
+    own = f"narrowpass {_own_version()}"
+    return Source(PluginInfo("narrowpass", own, builtin.__name__, "loaded"), hooks)
+
+
+def _kind(hook: str) -> str:
+    return hook.removeprefix(f"{hookspecs.PROJECT}_")
 
 
 def _own_version() -> str:

@@ -2,58 +2,72 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import PluginError, UsageError
+from narrowpass.framework.boundary import sentence
 from narrowpass.framework.classify import OpClassifier
 from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.options import suggest
 from narrowpass.framework.passes import Pass
 from narrowpass.framework.pipeline_text import construct_item, parse_item, with_caret
-from narrowpass.framework.plugins.checks import named
+from narrowpass.framework.plugins.checks import check_pipeline, named
+from narrowpass.framework.plugins.hookspecs import PROJECT
+from narrowpass.framework.plugins.info import PluginInfo
 from narrowpass.runtime.backend import Backend, BackendLike
 
 if TYPE_CHECKING:
     import click
 
-    from narrowpass.framework.plugins.info import PluginInfo
     from narrowpass.framework.reports import ReportWriter
     from narrowpass_ir.importing import Importer
 
-T = TypeVar("T")
-
 _log = logging.getLogger("narrowpass")
+
+KINDS = (
+    "passes",
+    "pipelines",
+    "classifiers",
+    "backends",
+    "instruments",
+    "commands",
+    "reports",
+    "importers",
+)
+"""What plugins register: the attributes of `Registry`, and the names of hooks."""
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """What one plugin registers: objects by kind and name."""
+class Source:
+    """One plugin, whose hooks are called when something of their kind is first read.
 
-    plugin: str
-    distribution: str
-    items: Mapping[str, Mapping[str, Any]]
+    Attributes:
+        info: of the plugin.
+        hooks: by the kind of what they return: ``passes``, ``backends`` and so on.
+    """
 
-    @classmethod
-    def of(cls, plugin: str, distribution: str, results: Mapping[str, Any]) -> Contribution:
-        """Check what the hooks of one plugin gave back.
+    info: PluginInfo
+    hooks: Mapping[str, Callable[[], Any]]
 
-        Args:
-            plugin: the entry point's name.
-            distribution: name and version of the distribution.
-            results: what each hook gave, by the hook's name.
 
-        Raises:
-            PluginError: something that is not of the kind that the hook returns.
-        """
-        items: dict[str, Mapping[str, Any]] = {}
-        for hook, result in results.items():
-            kind = hook.removeprefix("narrowpass_")
-            items[kind] = named(hook, result)
-        return cls(plugin, distribution, items)
+class _Collected(Mapping[Any, Any]):
+    """A mapping that is computed when it is first read."""
+
+    def __init__(self, collect: Callable[[], Mapping[Any, Any]]) -> None:
+        self._collect = collect
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._collect()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._collect())
+
+    def __len__(self) -> int:
+        return len(self._collect())
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,11 @@ class Registry:
         reports: report writers.
         importers: what reads models of other formats than ONNX.
         owners: the distribution, with its version, that registered a thing, by (kind, name);
-            kinds are the names of the attributes above.
+            `KINDS` are the names of the attributes above.
         failed: plugins that could not be used, by name.
+
+    Plugins' hooks of a kind are called when something of that kind is first read, those of all
+    kinds where `owners` or `failed` are.
     """
 
     passes: Mapping[str, type[Pass]] = field(default_factory=dict)
@@ -155,38 +172,87 @@ class Registry:
         Raises:
             PluginError: a name that is taken.
         """
-        more = Contribution(owner, owner, {"pipelines": dict(texts)})
-        return _add(self, more)
+        if not texts:
+            return self
+        owners, pipelines = dict(self.owners), dict(self.pipelines)
+        for name, text in texts.items():
+            check_pipeline(name, text)
+            _claim(owners, "pipelines", name, owner)
+            pipelines[name] = text
+        return replace(self, owners=owners, pipelines=pipelines)
 
 
-def build_registry(
-    contributions: Sequence[Contribution], failed: Mapping[str, PluginInfo]
-) -> Registry:
-    """Merge what the plugins register.
+class _Collector:
+    """Calls the hooks of plugins, all those of one kind at a time."""
+
+    def __init__(self, sources: Sequence[Source], failed: Mapping[str, PluginInfo]) -> None:
+        self._sources = sources
+        self._failed = dict(failed)
+        self._owners: dict[tuple[str, str], str] = {}
+        self._items: dict[str, Mapping[str, Any]] = {}
+
+    def items(self, kind: str) -> Mapping[str, Any]:
+        """Return what plugins register of one kind, by name.
+
+        Raises:
+            PluginError: a name that two plugins use; both distributions are named.
+        """
+        if kind not in self._items:
+            found: dict[str, Any] = {}
+            for source in self._sources:
+                items = self._checked(source, kind)
+                for name in items:
+                    _claim(self._owners, kind, name, source.info.distribution)
+                found.update(items)
+            self._items[kind] = found
+        return self._items[kind]
+
+    def _checked(self, source: Source, kind: str) -> Mapping[str, Any]:
+        info = source.info
+        if kind not in source.hooks or info.name in self._failed:
+            return {}
+        try:
+            return named(f"{PROJECT}_{kind}", source.hooks[kind]())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
+            self._failed[info.name] = replace(info, status="failed", error=sentence(error))
+            return {}
+
+    def failed(self) -> Mapping[str, PluginInfo]:
+        """Return the plugins that could not be used, by name, after all hooks were called."""
+        for kind in KINDS:
+            self.items(kind)
+        return self._failed
+
+    def owners(self) -> Mapping[tuple[str, str], str]:
+        """Return the distribution of each thing that is registered, by kind and name."""
+        self.failed()
+        return self._owners
+
+
+def build_registry(sources: Sequence[Source], failed: Mapping[str, PluginInfo]) -> Registry:
+    """Return what plugins register. Their hooks are called when something is read from it.
+
+    Reading raises `PluginError` where two plugins use one name for things of one kind.
+    """
+    collector = _Collector(sources, failed)
+    kinds = {kind: _Collected(partial(collector.items, kind)) for kind in KINDS}
+    owners, unusable = _Collected(collector.owners), _Collected(collector.failed)
+    return Registry(**kinds, owners=owners, failed=unusable)
+
+
+def _claim(owners: dict[tuple[str, str], str], kind: str, name: str, owner: str) -> None:
+    """Note who registers a name.
 
     Raises:
-        PluginError: a name given twice to things of one kind; both distributions are named.
+        PluginError: somebody else does. A pass and a named pipeline share one name space: either
+            may stand in the text.
     """
-    registry = Registry(failed=dict(failed))
-    for contribution in contributions:
-        registry = _add(registry, contribution)
-    return registry
-
-
-def _add(registry: Registry, contribution: Contribution) -> Registry:
-    owners = dict(registry.owners)
-    merged: dict[str, dict[str, Any]] = {}
-    for kind, items in contribution.items.items():
-        for name in items:
-            # A pass and a named pipeline share one name space: either may stand in the text.
-            kinds = ("passes", "pipelines") if kind in ("passes", "pipelines") else (kind,)
-            for other in kinds:
-                if (other, name) in owners:
-                    raise PluginError(
-                        f"{name!r} ({kind}) comes from both {owners[other, name]} and "
-                        f"{contribution.distribution}; leave one out with --disable-plugin "
-                        f"or uninstall it"
-                    )
-            owners[kind, name] = contribution.distribution
-        merged[kind] = {**getattr(registry, kind), **items}
-    return dataclasses.replace(registry, owners=owners, **merged)
+    for other in ("passes", "pipelines") if kind in ("passes", "pipelines") else (kind,):
+        if (other, name) in owners:
+            raise PluginError(
+                f"{name!r} ({kind}) comes from both {owners[other, name]} and {owner}; leave one "
+                "out with --disable-plugin or uninstall it"
+            )
+    owners[kind, name] = owner
