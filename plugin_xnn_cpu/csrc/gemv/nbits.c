@@ -10,15 +10,14 @@
 
 static size_t line(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
-size_t np_nbits_rows_size(const struct np_nbits_matrix *m, size_t rows) {
-  const size_t blocks = np_nbits_blocks(m);
-  return line(rows * blocks * m->block) + 2 * line(rows * blocks * sizeof(float));
+size_t np_nbits_rows_size(const struct np_nbits_matrix *m, size_t rows, size_t sets) {
+  const size_t blocks = np_nbits_blocks(m), stride = np_nbits_row_stride(rows);
+  return line(sets * rows * blocks * m->block) + 2 * line(sets * stride * blocks * sizeof(float));
 }
 
 size_t np_nbits_scratch_size(const struct np_nbits_matrix *m, size_t rows) {
   if (rows <= NP_NBITS_GEMV_ROWS) return 0;
-  const size_t k = m->block > NP_NBITS_K_BLOCK ? m->block : NP_NBITS_K_BLOCK;
-  return line((k + rows) * NP_NBITS_COLUMNS * sizeof(float));
+  return np_nbits_piece_size(m) + np_nbits_row_stride(rows) * NP_NBITS_COLUMNS * sizeof(float);
 }
 
 /* The code for the rows and the target of a matmul. */
@@ -93,11 +92,12 @@ static position position_of(const task *t, size_t panel) {
 
 static np_nbits_job job_of(const task *t, size_t segment, float *out) {
   const struct np_nbits_params *p = &t->segments[segment];
-  const size_t row = t->row_sets == 1 ? 0 : segment * p->rows;
-  const size_t blocks = np_nbits_blocks(&p->matrix), at = row * blocks;
+  const size_t set = t->row_sets == 1 ? 0 : segment, row = set * p->rows;
+  const size_t blocks = np_nbits_blocks(&p->matrix);
   np_nbits_job job = {p, t->in + row * p->matrix.inputs, out, t->before, {NULL, NULL, NULL}};
   if (p->quantized) {
-    job.rows = (np_nbits_rows){t->rows.q + at * p->matrix.block, t->rows.scales + at,
+    const size_t at = set * blocks * np_nbits_row_stride(p->rows);
+    job.rows = (np_nbits_rows){t->rows.q + row * blocks * p->matrix.block, t->rows.scales + at,
                                t->rows.row_sums + at};
   }
   return job;
@@ -183,19 +183,22 @@ static void quantize_part(void *context, size_t thread, size_t row) {
   (void)thread;
   const task *t = context;
   const struct np_nbits_matrix *m = &t->segments[0].matrix;
-  const size_t blocks = np_nbits_blocks(m), at = row * blocks;
-  t->code.quantize(t->in + row * m->inputs, m->inputs, m->block, t->rows.q + at * m->block,
-                   t->rows.scales + at, t->rows.row_sums + at);
+  const size_t blocks = np_nbits_blocks(m), rows = t->segments[0].rows;
+  const size_t stride = np_nbits_row_stride(rows), at = row / rows * blocks * stride + row % rows;
+  t->code.quantize(t->in + row * m->inputs, m->inputs, m->block,
+                   t->rows.q + row * blocks * m->block, t->rows.scales + at,
+                   t->rows.row_sums + at, stride);
 }
 
 /* Quantize all rows to the start of the workspace. */
 static void quantize(task *t, uint8_t *to, np_workers *workers) {
   const struct np_nbits_matrix *m = &t->segments[0].matrix;
   const size_t rows = t->segments[0].rows * t->row_sets, blocks = np_nbits_blocks(m);
+  const size_t numbers = t->row_sets * np_nbits_row_stride(t->segments[0].rows) * blocks;
   t->rows.q = (int8_t *)to;
   to += line(rows * blocks * m->block);
   t->rows.scales = (float *)to;
-  t->rows.row_sums = (int32_t *)(to + line(rows * blocks * sizeof(float)));
+  t->rows.row_sums = (int32_t *)(to + line(numbers * sizeof(float)));
   const size_t bytes = rows * m->inputs * sizeof(float);
   np_parallel_for(np_workers_for(bytes, workers), quantize_part, t, rows, NP_DISABLE_DENORMALS);
 }
@@ -254,7 +257,8 @@ int np_nbits_joined(np_job *job) {
       .scratch = job->scratch + p->shared_scratch,
   };
   if (p->gated) {
-    const size_t rows = first->quantized ? np_nbits_rows_size(&first->matrix, first->rows) : 0;
+    const size_t rows =
+        first->quantized ? np_nbits_rows_size(&first->matrix, first->rows, 1) : 0;
     t.panels = np_nbits_panels(&first->matrix);
     t.other = (float *)(void *)(job->scratch + rows);
   } else {

@@ -91,8 +91,8 @@ struct np_nbits_gather_params {
 /* Bytes of a packed matrix. */
 size_t np_nbits_packed_size(const struct np_nbits_matrix *matrix);
 
-/* Bytes of `rows` quantized rows, and of a thread's scratch for `rows` rows. */
-size_t np_nbits_rows_size(const struct np_nbits_matrix *matrix, size_t rows);
+/* Bytes of `sets` times `rows` quantized rows, and of a thread's scratch for `rows` rows. */
+size_t np_nbits_rows_size(const struct np_nbits_matrix *matrix, size_t rows, size_t sets);
 size_t np_nbits_scratch_size(const struct np_nbits_matrix *matrix, size_t rows);
 
 /* weights[outputs][blocks of inputs, whole ones], of bytes; scales[outputs][blocks] of float32 or

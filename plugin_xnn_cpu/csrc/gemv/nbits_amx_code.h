@@ -1,8 +1,10 @@
-/* Many rows of int8 times an unpacked block of a panel, by tiles of AMX; gemv/nbits_int8_code.c includes
- * this. Accumulators of a block are exact, and scaled and added as elsewhere: the same bits. */
+/* Many rows of int8 times a panel, by tiles of AMX; gemv/nbits_int8_code.c includes this.
+ *
+ * A tile has 16 rows and 16 columns. Its float accumulators stay in registers while blocks of K are
+ * multiplied one after the other: an instruction or a few of AMX for each block, whose accumulators
+ * are stored to L1, scaled and added. They are exact, and what is done with them is done as elsewhere:
+ * the same bits. A piece of K is unpacked before for all rows, as much as L1 has room for. */
 #include "simd/amx.h"
-
-#define BLOCK_ROWS (2 * NP_AMX_ROWS)
 
 /* Fewer rows are computed by VNNI. */
 #define MIN_AMX_ROWS 8
@@ -23,97 +25,160 @@ NP_INLINE void subtract_from_weights(uint8_t *weights, size_t bytes, int32_t off
   }
 }
 
-/* Scale the accumulators of rows and add them to the results, as `tile` does. */
-NP_INLINE void add_scaled(const tile_view *t, const int32_t *acc, size_t first, size_t rows,
-                          const int common) {
-  const vec scale[2] = {load(t->scales), load(t->scales + LANES)};
-  const vec moved[2] = {load(t->moved), load(t->moved + LANES)};
-  float *to = t->to + first * COLUMNS;
-  for (size_t r = first; r < first + rows; r++, to += COLUMNS, acc += COLUMNS) {
-    const float row_scale = t->row_scales[r * t->blocks];
-    UNROLL for (int v = 0; v < 2; v++) {
-      const ivec whole = *(const ivec *)(acc + v * LANES);
-      vec x = load(to + v * LANES);
-      x = multiply_add(floats(whole) * scale[v], broadcast(row_scale), x);
-      if (!common) {
-        const float less = -row_scale * (float)t->row_sums[r * t->blocks];
-        x = multiply_add(moved[v], broadcast(less), x);
-      }
-      store(to + v * LANES, x);
-    }
-  }
-}
-
-NP_INLINE void amx_block(const tile_view *t, size_t first, size_t second, size_t groups,
-                         const int a_tiles, const int kind) {
-  const uint8_t *x = (const uint8_t *)t->x;
-  const uint8_t *a[2] = {x + first * t->width, x + second * t->width};
-  np_amx_aside aside = {.left = 0};
-  np_amx_zero();
-  np_amx_accumulate(a, t->width, t->weights, t->groups / groups, groups, &aside, a_tiles, 2, kind);
-}
-
-/* A tile of accumulators that is stored, and which of its rows are new. */
+/* Consecutive blocks of a panel, unpacked. */
 typedef struct {
-  const int32_t *acc;
+  float *scales;    /* [blocks][2][COLUMNS]: scales, and zero points times scales */
+  uint8_t *weights; /* [blocks][K-groups][COLUMNS][4] */
   size_t first;
-  size_t rows;
-} stored_tile;
+  size_t blocks;
+  size_t groups; /* of a tile */
+  size_t steps;  /* tiles of a block */
+} amx_piece;
 
-/* Tiles have 16 rows, or all where there are fewer; the last ones repeat rows of those before them. While
- * a block is multiplied the one before is scaled. */
-NP_INLINE void amx_tiles(const tile_view *t, size_t rows, size_t groups, const int common,
-                         const int kind) {
-  int32_t acc[2][BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
-  stored_tile before[2] = {{NULL, 0, 0}, {NULL, 0, 0}};
-  int current = 0;
-  for (size_t done = 0; done < rows; current ^= 1) {
+NP_INLINE void unpack_piece(const struct np_nbits_matrix *m, const uint8_t *panel,
+                            const amx_piece *p, int32_t offset, const int bits) {
+  const size_t bytes = m->block * COLUMNS;
+  for (size_t i = 0; i < p->blocks; i++) {
+    const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, panel, p->first + i));
+    float *scales = p->scales + i * 2 * COLUMNS;
+    for (int v = 0; v < VECTORS; v++) {
+      const vec scale = scales_of(m, &b, v);
+      store(scales + v * LANES, scale);
+      if (m->zeros != NP_NBITS_ZEROS_COMMON) {
+        store(scales + COLUMNS + v * LANES, zeros_of(m, &b, v) * scale);
+      }
+    }
+    uint8_t *weights = p->weights + i * bytes;
+    unpack(b.words, m->block * (size_t)bits / 32, weights, 0, bits);
+    if (offset > 0) subtract_from_weights(weights, bytes, offset);
+  }
+}
+
+/* What 16 rows and 16 columns of a piece are multiplied from. */
+typedef struct {
+  const int8_t *x; /* the rows, `width` apart */
+  size_t width;
+  const uint8_t *weights;
+  const float *scales;
+  const float *row_scales; /* of the first block; those of the next lie `stride` behind */
+  const int32_t *row_sums;
+  size_t stride;
+} amx_operands;
+
+/* Multiply the next block: its accumulators are tile 0 or 1. */
+NP_INLINE void amx_multiply(const amx_piece *p, amx_operands *o, const int tile, const int kind) {
+  const size_t weights_stride = COLUMNS * 4;
+  if (tile == 0) NP_AMX_ZERO(0);
+  else NP_AMX_ZERO(1);
+  for (size_t k = 0; k < p->steps; k++) {
+    NP_AMX_LOAD(4, o->x, o->width);
+    NP_AMX_LOAD(6, o->weights, weights_stride);
+    if (tile == 0) NP_AMX_DOT(kind, 0, 4, 6);
+    else NP_AMX_DOT(kind, 1, 4, 6);
+    o->x += p->groups * NP_AMX_GROUP;
+    o->weights += p->groups * weights_stride;
+  }
+}
+
+/* Scale the accumulators of the next block and add them. */
+NP_INLINE void amx_add(amx_operands *o, const int32_t *sums, vec *acc, const int common) {
+  const vec scale = load(o->scales);
+  UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
+    const ivec whole = *(const ivec *)(sums + r * LANES);
+    acc[r] = multiply_add(floats(whole) * scale, broadcast(o->row_scales[r]), acc[r]);
+  }
+  if (!common) {
+    float less[NP_AMX_ROWS] __attribute__((aligned(64)));
+    store(less, -load(o->row_scales) * floats(*(const ivec *)o->row_sums));
+    const vec moved = load(o->scales + COLUMNS);
+    UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
+      acc[r] = multiply_add(moved, broadcast(less[r]), acc[r]);
+    }
+  }
+  o->scales += 2 * COLUMNS;
+  o->row_scales += o->stride;
+  o->row_sums += o->stride;
+}
+
+/* 16 rows from `row` on times 16 columns of a piece: to `to`, rows of COLUMNS, from the row `from` of
+ * them on. While a block is multiplied, the accumulators of the one before are stored, and those of
+ * the one before that are added: nothing waits for what was begun last. */
+NP_INLINE void amx_tile(const np_nbits_job *job, const amx_piece *p, size_t row, size_t column,
+                        float *to, size_t from, const int common, const int kind) {
+  const struct np_nbits_matrix *m = &job->params->matrix;
+  const size_t width = np_nbits_blocks(m) * m->block, blocks = p->blocks;
+  const size_t stride = np_nbits_row_stride(job->params->rows);
+  amx_operands o = {
+      .x = job->rows.q + row * width + p->first * m->block,
+      .width = width,
+      .weights = p->weights + column * 4,
+      .scales = p->scales + column,
+      .row_scales = job->rows.scales + p->first * stride + row,
+      .row_sums = job->rows.row_sums + p->first * stride + row,
+      .stride = stride,
+  };
+  int32_t sums[2][NP_AMX_ROWS * LANES] __attribute__((aligned(64)));
+  vec acc[NP_AMX_ROWS];
+  UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) acc[r] = load(to + r * COLUMNS);
+  for (size_t b = 0; b < blocks + 2; b += 2) {
+    if (b < blocks) amx_multiply(p, &o, 0, kind);
+    if (b > 0 && b <= blocks) NP_AMX_STORE(1, sums[1], (size_t)64);
+    if (b > 1) amx_add(&o, sums[0], acc, common);
+    if (b + 1 < blocks) amx_multiply(p, &o, 1, kind);
+    if (b < blocks) NP_AMX_STORE(0, sums[0], (size_t)64);
+    if (b > 0 && b <= blocks) amx_add(&o, sums[1], acc, common);
+  }
+  UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
+    if ((size_t)r >= from) store(to + r * COLUMNS, acc[r]);
+  }
+}
+
+/* Tiles have 16 rows, or all where there are fewer; the last one repeats rows of the one before it, whose
+ * results are left as they are. */
+NP_INLINE void amx_rows(const np_nbits_job *job, const amx_piece *p, size_t row, size_t rows,
+                        float *results, const int common, const int kind) {
+  for (size_t done = 0; done < rows; done += NP_AMX_ROWS) {
     const size_t last = rows < NP_AMX_ROWS ? 0 : rows - NP_AMX_ROWS;
-    const size_t first = np_min(done, last), second = np_min(first + NP_AMX_ROWS, last);
-    const int both = done + NP_AMX_ROWS < rows;
-    if (both) {
-      amx_block(t, first, second, groups, 2, kind);
-    } else {
-      amx_block(t, first, first, groups, 1, kind);
+    const size_t first = np_min(done, last);
+    for (size_t column = 0; column < COLUMNS; column += LANES) {
+      amx_tile(job, p, row + first, column, results + first * COLUMNS + column,
+               done - first, common, kind);
     }
-    for (int i = 0; i < 2; i++) {
-      if (before[i].rows > 0) add_scaled(t, before[i].acc, before[i].first, before[i].rows, common);
-    }
-    if (both) {
-      np_amx_store(acc[current], NP_AMX_ROWS, 2, 2);
-    } else {
-      np_amx_store(acc[current], NP_AMX_ROWS, 1, 2);
-    }
-    for (int i = 0; i < 2; i++) {
-      const size_t start = i == 0 ? first : second, end = np_min(start + NP_AMX_ROWS, rows);
-      const size_t kept = i == 0 || both ? end - done : 0;
-      const int32_t *from = acc[current] + i * NP_AMX_ROWS * COLUMNS;
-      before[i] = (stored_tile){from + (done - start) * COLUMNS, done, kept};
-      done += kept;
-    }
-  }
-  for (int i = 0; i < 2; i++) {
-    if (before[i].rows > 0) add_scaled(t, before[i].acc, before[i].first, before[i].rows, common);
   }
 }
 
-/* Configure tiles for so many rows, and return the K-groups of one; 0 where VNNI multiplies. */
-NP_INLINE size_t amx_begin(const struct np_nbits_matrix *m, size_t rows) {
-  const size_t groups = np_amx_groups_of_tile(m->block / 4);
-  if (rows < MIN_AMX_ROWS || groups == 0 || amx_offset(m) < 0) return 0;
-  const size_t each = np_min(rows, NP_AMX_ROWS);
-  const np_amx_shape shape = {{each, each}, groups};
-  np_amx_configure(&shape);
-  return groups;
+/* K-groups of a tile, or 0 where VNNI multiplies. */
+NP_INLINE size_t amx_groups(const struct np_nbits_matrix *m, size_t rows) {
+  if (rows < MIN_AMX_ROWS || amx_offset(m) < 0) return 0;
+  return np_amx_groups_of_tile(m->block / 4);
 }
 
-NP_INLINE void amx_multiply(const struct np_nbits_matrix *m, const tile_view *t, uint8_t *weights,
-                            size_t rows, size_t groups, const int common) {
+/* A panel times rows, whose accumulators were begun; `room` is for a piece. */
+NP_INLINE void amx_many(const np_nbits_job *job, const uint8_t *panel, size_t row, size_t rows,
+                        size_t groups, float *results, uint8_t *room) {
+  const struct np_nbits_matrix *m = &job->params->matrix;
+  const size_t blocks = np_nbits_blocks(m), numbers = 2 * COLUMNS * sizeof(float);
+  const size_t most = np_nbits_piece_size(m) / (m->block * COLUMNS + numbers);
+  const size_t each = np_ceil_div(blocks, np_ceil_div(blocks, most));
   const int32_t offset = amx_offset(m);
-  if (offset == 0) {
-    amx_tiles(t, rows, groups, common, NP_AMX_S8_U8);
-    return;
+  const int common = m->zeros == NP_NBITS_ZEROS_COMMON;
+  const size_t tile_rows = np_min(rows, NP_AMX_ROWS);
+  const np_amx_shape shape = {{tile_rows, tile_rows}, groups};
+  np_amx_configure(&shape);
+  amx_piece p = {
+      .scales = (float *)(void *)room,
+      .weights = room + each * numbers,
+      .groups = groups,
+      .steps = m->block / 4 / groups,
+  };
+  for (; p.first < blocks; p.first += each) {
+    p.blocks = np_min(each, blocks - p.first);
+    if (m->bits == 2) unpack_piece(m, panel, &p, offset, 2);
+    else if (m->bits == 4) unpack_piece(m, panel, &p, offset, 4);
+    else unpack_piece(m, panel, &p, offset, 8);
+    if (offset > 0) amx_rows(job, &p, row, rows, results, 1, NP_AMX_S8_S8);
+    else if (common) amx_rows(job, &p, row, rows, results, 1, NP_AMX_S8_U8);
+    else amx_rows(job, &p, row, rows, results, 0, NP_AMX_S8_U8);
   }
-  subtract_from_weights(weights, m->block * COLUMNS, offset);
-  amx_tiles(t, rows, groups, common, NP_AMX_S8_S8);
+  np_amx_release();
 }

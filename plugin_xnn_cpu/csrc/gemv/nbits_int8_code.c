@@ -123,14 +123,15 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
                          const int rows, const int bits, const int common) {
   const struct np_nbits_matrix *m = &job->params->matrix;
   const np_nbits_view b = np_nbits_view_of(m, from);
-  const size_t blocks = np_nbits_blocks(m), width = blocks * m->block;
+  const size_t width = np_nbits_blocks(m) * m->block;
+  const size_t numbers = number * np_nbits_row_stride(job->params->rows);
   const int groups = 8 / bits; /* of a word */
   const int words_together = MOST_GROUPS / groups;
   const int8_t *x[NP_NBITS_GEMV_ROWS];
   ivec acc32[NP_NBITS_GEMV_ROWS][VECTORS];
   UNROLL for (int r = 0; r < rows; r++) {
     const size_t row = row_of(job, r);
-    const int32_t start = start_of(m, job->rows.row_sums[row * blocks + number], common);
+    const int32_t start = start_of(m, job->rows.row_sums[numbers + row], common);
     UNROLL for (int v = 0; v < VECTORS; v++) acc32[r][v] = start - (ivec){0};
     x[r] = job->rows.q + row * width + number * m->block;
   }
@@ -174,7 +175,7 @@ NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t nu
     vec moved = zero();
     if (!common) moved = zeros_of(m, &b, v) * scale;
     UNROLL for (int r = 0; r < rows; r++) {
-      const size_t at = row_of(job, r) * blocks + number;
+      const size_t at = numbers + row_of(job, r);
       const float row_scale = job->rows.scales[at];
       acc[r][v] = multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc[r][v]);
       if (!common) {
@@ -211,12 +212,11 @@ NP_INLINE void unpack(const uint8_t *from, size_t words, uint8_t *to, size_t pie
 typedef struct {
   const uint8_t *weights;
   const int8_t *x;        /* of the first row */
-  const int32_t *row_sums; /* of the rows' blocks, and their scales */
+  const int32_t *row_sums; /* of the rows, and their scales */
   const float *row_scales;
   const float *scales; /* of columns */
   const float *moved;  /* zero points times scales */
-  size_t width;   /* of a row, and its blocks */
-  size_t blocks;
+  size_t width;   /* of a row */
   size_t groups;
   float *to; /* accumulators */
 } tile_view;
@@ -225,7 +225,7 @@ NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const i
                     const int common, const int wide) {
   ivec acc32[TILE_ROWS][TILE_VECTORS];
   UNROLL for (int r = 0; r < rows; r++) {
-    const int32_t start = start_of(m, t->row_sums[(size_t)r * t->blocks], common);
+    const int32_t start = start_of(m, t->row_sums[r], common);
     UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc32[r][v] = start - (ivec){0};
   }
   const uint8_t *weights = t->weights;
@@ -270,11 +270,11 @@ NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const i
     const vec scale = load(t->scales + v * LANES), moved = load(t->moved + v * LANES);
     UNROLL for (int r = 0; r < rows; r++) {
       float *to = t->to + (size_t)r * COLUMNS + v * LANES;
-      const float row_scale = t->row_scales[(size_t)r * t->blocks];
+      const float row_scale = t->row_scales[r];
       vec acc = load(to);
       acc = multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc);
       if (!common) {
-        const float less = -row_scale * (float)t->row_sums[(size_t)r * t->blocks];
+        const float less = -row_scale * (float)t->row_sums[r];
         acc = multiply_add(moved, broadcast(less), acc);
       }
       store(to, acc);
@@ -289,8 +289,8 @@ NP_INLINE void tiles(const struct np_nbits_matrix *m, tile_view t, size_t rows, 
   for (; r + ROWS <= rows; r += ROWS) {   \
     tile(m, &t, ROWS, common, wide);      \
     t.x += ROWS * t.width;                \
-    t.row_sums += ROWS * t.blocks;            \
-    t.row_scales += ROWS * t.blocks;      \
+    t.row_sums += ROWS;                   \
+    t.row_scales += ROWS;                 \
     t.to += ROWS * COLUMNS;               \
   }
   TILES(TILE_ROWS)
@@ -319,10 +319,15 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
   const size_t words = m->block * (size_t)m->bits / 32;
   const int common = m->zeros == NP_NBITS_ZEROS_COMMON;
   float *results = (float *)scratch;
-  uint8_t *weights = scratch + rows * COLUMNS * sizeof(float);
+  uint8_t *weights = scratch + np_nbits_row_stride(rows) * COLUMNS * sizeof(float);
   start_rows(job, panel, row, rows, results);
 #if HAS_AMX
-  const size_t tile_groups = amx_begin(m, rows);
+  const size_t tile_groups = amx_groups(m, rows);
+  if (tile_groups > 0) {
+    amx_many(job, from, row, rows, tile_groups, results, weights);
+    store_rows(job, panel, row, rows, results);
+    return;
+  }
 #endif
   for (size_t number = 0; number < blocks; number++) {
     const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, from, number));
@@ -337,7 +342,7 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
     else if (m->bits == 4) unpack(b.words, words, weights, piece, 4);
     else unpack(b.words, words, weights, piece, 8);
     for (size_t column = 0; column < COLUMNS; column += TILE_VECTORS * LANES) {
-      const size_t at = row * blocks + number;
+      const size_t at = number * np_nbits_row_stride(p->rows) + row;
       const tile_view t = {
           .weights = weights + column / (TILE_VECTORS * LANES) * piece,
           .x = job->rows.q + row * width + number * m->block,
@@ -346,61 +351,16 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
           .scales = scales + column,
           .moved = moved + column,
           .width = width,
-          .blocks = blocks,
           .groups = groups,
           .to = results + column,
       };
-#if HAS_AMX
-      if (tile_groups > 0) {
-        if (common) amx_multiply(m, &t, weights, rows, tile_groups, 1);
-        else amx_multiply(m, &t, weights, rows, tile_groups, 0);
-        continue;
-      }
-#endif
       if (common && m->bits < 8) tiles(m, t, rows, 1, 0);
       else if (m->bits < 8) tiles(m, t, rows, 0, 0);
       else if (common) tiles(m, t, rows, 1, 1);
       else tiles(m, t, rows, 0, 1);
     }
   }
-#if HAS_AMX
-  if (tile_groups > 0) np_amx_release();
-#endif
   store_rows(job, panel, row, rows, results);
 }
 
-/* Largest magnitudes below this are 0: 127 divided by one would be infinite. */
-#define LEAST 0x1p-100f
-
-void NP_OF_ISA(np_nbits_quantize)(const float *x, size_t inputs, size_t block, int8_t *q,
-                                  float *scales, int32_t *row_sums) {
-  for (size_t start = 0, number = 0; start < inputs; start += block, number++, q += block) {
-    const size_t count = inputs - start < block ? inputs - start : block;
-    const float *from = x + start;
-    vec most = zero(), bad = zero();
-    size_t k = 0;
-    for (; k + LANES <= count; k += LANES) {
-      const vec given = load(from + k);
-      most = larger((vec)((ivec)given & 0x7fffffff), most);
-      bad += given * 0; /* NaN where one is not finite */
-    }
-    float largest = largest_of(most), unfit = sum_of(bad);
-    for (; k < count; k++) {
-      const float magnitude = from[k] < 0 ? -from[k] : from[k];
-      if (magnitude > largest) largest = magnitude;
-      unfit += from[k] * 0;
-    }
-    const int is_zero = largest < LEAST;
-    const float inverse = is_zero ? 0 : 127 / largest;
-    int32_t sum = 0;
-    for (k = 0; k < count; k++) {
-      const float rounded = __builtin_rintf(from[k] * inverse);
-      const int32_t number_of = unfit == 0 ? (int32_t)rounded : 0;
-      q[k] = (int8_t)number_of;
-      sum += number_of;
-    }
-    for (; k < block; k++) q[k] = 0;
-    scales[number] = unfit == 0 ? (is_zero ? 0 : largest / 127) : unfit;
-    row_sums[number] = sum;
-  }
-}
+#include "gemv/nbits_quantize_code.h"

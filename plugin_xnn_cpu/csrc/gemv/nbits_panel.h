@@ -18,9 +18,17 @@
  * finite has the scale NaN. */
 typedef struct {
   int8_t *q;         /* [rows][blocks · block], zeros behind the last input */
-  float *scales;     /* [rows][blocks] */
-  int32_t *row_sums; /* [rows][blocks]: of q */
+  float *scales;     /* [blocks][np_nbits_row_stride] */
+  int32_t *row_sums; /* likewise: of q */
 } np_nbits_rows;
+
+/* Scales and sums of a block that lie side by side: where there are many rows, whole registers can be
+ * read of them. */
+#define NP_NBITS_ROW_GROUP 16
+NP_INLINE size_t np_nbits_row_stride(size_t rows) {
+  if (rows <= NP_NBITS_GEMV_ROWS) return rows;
+  return np_ceil_div(rows, NP_NBITS_ROW_GROUP) * NP_NBITS_ROW_GROUP;
+}
 
 typedef struct {
   const struct np_nbits_params *params;
@@ -51,6 +59,11 @@ NP_INLINE size_t np_nbits_block_size(const struct np_nbits_matrix *m) {
 
 NP_INLINE size_t np_nbits_panel_size(const struct np_nbits_matrix *m) {
   return NP_NBITS_COLUMNS * sizeof(float) + np_nbits_blocks(m) * np_nbits_block_size(m);
+}
+
+/* Bytes of a thread's scratch for a part of a panel along K, a block at least, unpacked. */
+NP_INLINE size_t np_nbits_piece_size(const struct np_nbits_matrix *m) {
+  return np_max(m->block, NP_NBITS_K_BLOCK) * NP_NBITS_COLUMNS * sizeof(float);
 }
 
 /* A block of a panel. */
@@ -107,9 +120,9 @@ typedef void np_nbits_few(const np_nbits_job *job, size_t first, size_t last);
 typedef void np_nbits_many(const np_nbits_job *job, size_t panel, size_t row, size_t rows,
                            uint8_t *scratch);
 
-/* Quantize a row: `q` has room for whole blocks. */
+/* Quantize a row: `q` has room for whole blocks; scales and sums of two blocks lie `stride` apart. */
 typedef void np_nbits_quantize(const float *x, size_t inputs, size_t block, int8_t *q,
-                               float *scales, int32_t *row_sums);
+                               float *scales, int32_t *row_sums, size_t stride);
 
 NP_DECLARE_FOR_ISAS(np_nbits_few, np_nbits_few);
 NP_DECLARE_FOR_ISAS(np_nbits_many, np_nbits_many);

@@ -34,18 +34,18 @@ static void compute(const struct np_nbits_params *p, code c, const float *in, fl
   const size_t blocks = np_nbits_blocks(m), panels = np_nbits_panels(m);
   np_nbits_job job = {.params = p, .in = in, .out = out};
   job.rows.q = memory(p->rows * blocks * m->block);
-  job.rows.scales = memory(p->rows * blocks * 4);
-  job.rows.row_sums = memory(p->rows * blocks * 4);
+  const size_t stride = np_nbits_row_stride(p->rows);
+  job.rows.scales = memory(stride * blocks * 4);
+  job.rows.row_sums = memory(stride * blocks * 4);
   for (size_t row = 0; row < p->rows; row++) {
-    const size_t at = row * blocks;
-    c.quantize(in + row * m->inputs, m->inputs, m->block, job.rows.q + at * m->block,
-               job.rows.scales + at, job.rows.row_sums + at);
+    c.quantize(in + row * m->inputs, m->inputs, m->block, job.rows.q + row * blocks * m->block,
+               job.rows.scales + row, job.rows.row_sums + row, stride);
   }
   if (p->rows <= NP_NBITS_GEMV_ROWS) {
     c.few(&job, 0, panels);
   } else {
-    const size_t k = m->block > NP_NBITS_K_BLOCK ? m->block : NP_NBITS_K_BLOCK;
-    uint8_t *scratch = memory((k + p->rows) * NP_NBITS_COLUMNS * sizeof(float));
+    const size_t results = stride * NP_NBITS_COLUMNS * sizeof(float);
+    uint8_t *scratch = memory(np_nbits_piece_size(m) + results);
     for (size_t panel = 0; panel < panels; panel++) c.many(&job, panel, 0, p->rows, scratch);
     free(scratch);
   }

@@ -100,7 +100,7 @@ def _plan(problem: Matmul, packing: Packing, run: RunSizes) -> Fields:
     panels = -(-packing.form["outputs"] // lib.NP_NBITS_COLUMNS)
     each, parts = divide_panels(panels, threads)
     tile, _ = even_row_tiles(rows, _ROW_TILE)
-    shared = lib.np_nbits_rows_size(matrix, rows) if quantized else 0
+    shared = lib.np_nbits_rows_size(matrix, rows, 1) if quantized else 0
     own = lib.np_nbits_scratch_size(matrix, tile)
     return {
         "matrix": packing.form,
@@ -303,7 +303,7 @@ class StackedMatmul(_SeveralMatmuls):
         shared = part.shared_scratch
         if part.quantized:
             matrix = self._ffi.addressof(part, "matrix")
-            shared = int(self._lib.np_nbits_rows_size(matrix, rows * sets))
+            shared = int(self._lib.np_nbits_rows_size(matrix, rows, sets))
         size = int(self._lib.np_nbits_packed_size(self._ffi.addressof(part, "matrix"))) // count
         segments = self._ffi.new("struct np_nbits_params[]", [part] * count)
         start = self._ffi.cast("const char *", part.packed)
