@@ -61,20 +61,43 @@ def _dynamic(source: Source, target: Path) -> None:
 
 
 def _blocks(bits: int, block: int, level: int) -> Builder:
+    """Return what quantizes the layers to some bits, and the head to 8."""
+
     def build(source: Source, target: Path) -> None:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-        quantizer = MatMulNBitsQuantizer(
-            onnx.load(source.model),
-            bits=bits,
-            block_size=block,
-            is_symmetric=True,
-            accuracy_level=level,
-        )
-        quantizer.process()
+        model = onnx.load(source.model)
+        head = _untie(model)
+        for each, excluded in ((bits, [head]), (8, [])):
+            quantizer = MatMulNBitsQuantizer(
+                model,
+                bits=each,
+                block_size=block,
+                is_symmetric=True,
+                accuracy_level=level,
+                nodes_to_exclude=excluded,
+            )
+            quantizer.process()
+            model = quantizer.model.model
         quantizer.model.save_model_to_file(str(target), use_external_data_format=True)
 
     return build
+
+
+def _untie(model: onnx.ModelProto) -> str:
+    """Give a head that is the embedding transposed a constant of its own; return its node's name.
+
+    The quantizer passes by a matmul whose matrix is computed.
+    """
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    (turn,) = [n for n in graph.node if n.op_type == "Transpose" and n.input[0] in constants]
+    (head,) = [node for node in graph.node if turn.output[0] in node.input]
+    matrix = onnx.numpy_helper.to_array(constants[turn.input[0]]).T
+    graph.initializer.append(onnx.numpy_helper.from_array(matrix, turn.output[0]))
+    graph.node.remove(turn)
+    head.name = head.name or "head"
+    return str(head.name)
 
 
 def _nncf(mode: str, **options: Any) -> Builder:
