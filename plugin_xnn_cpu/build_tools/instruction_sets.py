@@ -61,6 +61,7 @@ TEMPLATES = {
     "gemm/int8/vnni_rows_avx512.c": ("avx512vnni",),
     "gemm/matmul/code.c": _VECTORS,
     "gemv/code.c": ("avx2", "avx512"),
+    "gemv/nbits_bf16_amx.c": ("avx512amx",),
     "gemv/nbits_code.c": _VECTORS,
     "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni", "avx512amx", "neondot"),
     "norm/layer_norm_code.c": _VECTORS,

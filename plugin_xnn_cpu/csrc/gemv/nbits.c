@@ -6,13 +6,20 @@
 #define SMALL_WORK 2e5
 #define SMALL_MATRIX (1u << 17)
 
+/* From so many rows on those that may be int8 are bfloat16, where there are tiles for it and weights
+ * have no more than 4 bits. */
+#define MIN_BF16_ROWS 32
+
 #define LINE 64
 
 static size_t line(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
 size_t np_nbits_rows_size(const struct np_nbits_matrix *m, size_t rows, size_t sets) {
   const size_t blocks = np_nbits_blocks(m), stride = np_nbits_row_stride(rows);
-  return line(sets * rows * blocks * m->block) + 2 * line(sets * stride * blocks * sizeof(float));
+  const size_t bf16 = line(sets * rows * np_nbits_bf16_width(m) * sizeof(uint16_t));
+  const size_t numbers = line(sets * stride * blocks * sizeof(float));
+  const size_t size = line(sets * rows * blocks * m->block) + 2 * numbers;
+  return rows < MIN_BF16_ROWS ? size : np_max(size, bf16);
 }
 
 size_t np_nbits_scratch_size(const struct np_nbits_matrix *m, size_t rows) {
@@ -25,33 +32,38 @@ typedef struct {
   np_nbits_few *few;
   np_nbits_many *many;
   np_nbits_quantize *quantize;
+  np_nbits_round *round; /* in place of `quantize`, to bfloat16; or NULL */
 } code;
 
 static code code_of(const struct np_nbits_params *p) {
   if (!p->quantized) {
-    return (code){NP_FOR_ISA(np_nbits_few, p->target), NP_FOR_ISA(np_nbits_many, p->target), NULL};
+    return (code){NP_FOR_ISA(np_nbits_few, p->target), NP_FOR_ISA(np_nbits_many, p->target), NULL,
+                  NULL};
   }
 #ifdef NP_CHOOSES_CPU
 #ifndef NP_NO_AMX
   if (np_isa_for(p->target) >= NP_TARGET_AVX512AMX) {
+    if (p->rows >= MIN_BF16_ROWS && p->matrix.bits <= 4) {
+      return (code){NULL, np_nbits_bf16_many_avx512amx, NULL, np_nbits_bf16_round_avx512amx};
+    }
     return (code){np_nbits_int8_few_avx512amx, np_nbits_int8_many_avx512amx,
-                  np_nbits_quantize_avx512amx};
+                  np_nbits_quantize_avx512amx, NULL};
   }
 #endif
   if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) {
     return (code){np_nbits_int8_few_avx512vnni, np_nbits_int8_many_avx512vnni,
-                  np_nbits_quantize_avx512vnni};
+                  np_nbits_quantize_avx512vnni, NULL};
   }
 #endif
 #ifdef __aarch64__
   if (p->target == NP_TARGET_BEST && np_isa_has_neon_dot()) {
     return (code){np_nbits_int8_few_neondot, np_nbits_int8_many_neondot,
-                  np_nbits_quantize_neondot};
+                  np_nbits_quantize_neondot, NULL};
   }
 #endif
   return (code){NP_FOR_ISA(np_nbits_int8_few, p->target),
                 NP_FOR_ISA(np_nbits_int8_many, p->target),
-                NP_FOR_ISA(np_nbits_quantize, p->target)};
+                NP_FOR_ISA(np_nbits_quantize, p->target), NULL};
 }
 
 /* The matmuls of a call, whose panels threads divide as those of one matrix. */
@@ -95,7 +107,9 @@ static np_nbits_job job_of(const task *t, size_t segment, float *out) {
   const size_t set = t->row_sets == 1 ? 0 : segment, row = set * p->rows;
   const size_t blocks = np_nbits_blocks(&p->matrix);
   np_nbits_job job = {p, t->in + row * p->matrix.inputs, out, t->before, {NULL, NULL, NULL}};
-  if (p->quantized) {
+  if (t->code.round != NULL) {
+    job.rows.q = t->rows.q + row * np_nbits_bf16_width(&p->matrix) * sizeof(uint16_t);
+  } else if (p->quantized) {
     const size_t at = set * blocks * np_nbits_row_stride(p->rows);
     job.rows = (np_nbits_rows){t->rows.q + row * blocks * p->matrix.block, t->rows.scales + at,
                                t->rows.row_sums + at};
@@ -183,6 +197,12 @@ static void quantize_part(void *context, size_t thread, size_t row) {
   (void)thread;
   const task *t = context;
   const struct np_nbits_matrix *m = &t->segments[0].matrix;
+  if (t->code.round != NULL) {
+    const size_t width = np_nbits_bf16_width(m);
+    t->code.round(t->in + row * m->inputs, m->inputs, width,
+                  (uint16_t *)(void *)t->rows.q + row * width);
+    return;
+  }
   const size_t blocks = np_nbits_blocks(m), rows = t->segments[0].rows;
   const size_t stride = np_nbits_row_stride(rows), at = row / rows * blocks * stride + row % rows;
   t->code.quantize(t->in + row * m->inputs, m->inputs, m->block,

@@ -6,7 +6,7 @@
  * its end. A float8 becomes the float16 with its bits further left, which the processor converts:
  * E4M3FN so has a 256th of its value, which accumulators of a block are multiplied by at its end.
  * For many rows a part of a panel is dequantized in L1 and multiplied with all of them. */
-#include "gemv/nbits_common.h"
+#include "gemv/nbits_few_code.h"
 
 /* Tiles of many rows: two registers of columns. */
 #define TILE_VECTORS 2

@@ -6,7 +6,7 @@
  * as those of up to 4 bits, and each half of 8, are. Accumulators of a block are exact, and
  * scaled at its end by both scales. What zero points contribute is a multiple of the sum of the
  * row's block: accumulators start from it where they are common. */
-#include "gemv/nbits_common.h"
+#include "gemv/nbits_few_code.h"
 
 #if defined(__AVX512VNNI__) && LANES == 16
 #define HAS_VNNI 1

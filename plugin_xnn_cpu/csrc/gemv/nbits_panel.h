@@ -17,7 +17,7 @@
 /* Rows that were quantized to int8 in blocks: x = scale · q. A block with an element that is not
  * finite has the scale NaN. */
 typedef struct {
-  int8_t *q;         /* [rows][blocks · block], zeros behind the last input */
+  int8_t *q;         /* [rows][blocks · block], zeros behind the last input; or bfloat16 */
   float *scales;     /* [blocks][np_nbits_row_stride] */
   int32_t *row_sums; /* likewise: of q */
 } np_nbits_rows;
@@ -64,6 +64,11 @@ NP_INLINE size_t np_nbits_panel_size(const struct np_nbits_matrix *m) {
 /* Bytes of a thread's scratch for a part of a panel along K, a block at least, unpacked. */
 NP_INLINE size_t np_nbits_piece_size(const struct np_nbits_matrix *m) {
   return np_max(m->block, NP_NBITS_K_BLOCK) * NP_NBITS_COLUMNS * sizeof(float);
+}
+
+/* Elements of a row of bfloat16: whole tiles. */
+NP_INLINE size_t np_nbits_bf16_width(const struct np_nbits_matrix *m) {
+  return np_ceil_div(np_nbits_blocks(m) * m->block, 32) * 32;
 }
 
 /* A block of a panel. */
@@ -124,6 +129,9 @@ typedef void np_nbits_many(const np_nbits_job *job, size_t panel, size_t row, si
 typedef void np_nbits_quantize(const float *x, size_t inputs, size_t block, int8_t *q,
                                float *scales, int32_t *row_sums, size_t stride);
 
+/* Round a row to bfloat16, `width` elements: zeros behind the inputs. */
+typedef void np_nbits_round(const float *x, size_t inputs, size_t width, uint16_t *to);
+
 NP_DECLARE_FOR_ISAS(np_nbits_few, np_nbits_few);
 NP_DECLARE_FOR_ISAS(np_nbits_many, np_nbits_many);
 NP_DECLARE_FOR_ISAS(np_nbits_few, np_nbits_int8_few);
@@ -137,6 +145,8 @@ np_nbits_quantize np_nbits_quantize_avx512vnni;
 np_nbits_few np_nbits_int8_few_avx512amx;
 np_nbits_many np_nbits_int8_many_avx512amx;
 np_nbits_quantize np_nbits_quantize_avx512amx;
+np_nbits_many np_nbits_bf16_many_avx512amx;
+np_nbits_round np_nbits_bf16_round_avx512amx;
 #endif
 #ifdef __aarch64__
 np_nbits_few np_nbits_int8_few_neondot;

@@ -105,10 +105,16 @@ def test_int8_convolutions_have_the_same_bits_as_by_vnni(width, extent, monkeypa
         assert len(np.unique(tiles)) > 20
 
 
+BF16_ROWS = 32
+"""From so many on, rows times up to 4 bits are bfloat16 in tiles, not int8."""
+
+
 @pytest.mark.parametrize("zeros", [None, "packed", "floats"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_few_bits_have_the_same_bits_as_by_vnni(bits, zeros, monkeypatch):
-    for block, columns, outputs in ((16, 48, 31), (32, 320, 33), (64, 64, 64), (128, 300, 70)):
+    """Many rows of bfloat16 keep the bound of int8: half a step of the largest of a block."""
+    shapes = ((16, 48, 31), (32, 320, 33), (64, 64, 64), (128, 300, 70), (32, 1100, 40))
+    for block, columns, outputs in shapes:
         model, matrix, added = nbits(bits, block, zeros, columns, outputs, bias=True, level=4)
         given = [rows_of(rows, columns) for rows in ROWS]
 
@@ -118,9 +124,32 @@ def test_few_bits_have_the_same_bits_as_by_vnni(bits, zeros, monkeypatch):
 
         without, tiles = by_both(monkeypatch, multiply)
         for x, before, now in zip(given, without, tiles, strict=True):
-            np.testing.assert_array_equal(now, before)
+            if bits == 8 or len(x) < BF16_ROWS:
+                np.testing.assert_array_equal(now, before)
+            else:
+                assert (now != before).any()
             right, _ = expected(x, matrix, added)
             assert (np.abs(now - right) <= bound(x, matrix, block)).all()
+
+
+def test_many_rows_that_are_not_finite(monkeypatch):
+    """A row with infinity or NaN is NaN, as by int8; the largest floats are no infinity."""
+    model, matrix, added = nbits(4, 32, None, 96, 40, bias=True, level=4)
+    x = rows_of(BF16_ROWS, 96)
+    x[3, 5], x[7, 90], x[9, 1] = np.inf, np.nan, np.finfo(np.float32).max
+    monkeypatch.setattr(kernels, "TARGET", "avx512amx")
+    with compile_model(model) as program:
+        found = program.run({"x": x})["y"]
+    assert np.isnan(found[[3, 7]]).all()
+    others = np.delete(np.arange(BF16_ROWS), [3, 7])
+    assert np.isfinite(found[others]).all()
+    right, _ = expected(x[others], matrix, added)
+    assert (np.abs(found[others] - right) <= _bounds(x[others], matrix)).all()
+
+
+def _bounds(x, matrix):
+    """The bound of each row by itself."""
+    return np.concatenate([bound(row[None], matrix, 32) for row in x])
 
 
 @pytest.mark.parametrize("inputs", [2, 31, 32, 34, 64, 66, 96, 128, 768])
