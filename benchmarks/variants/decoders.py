@@ -61,20 +61,23 @@ def _dynamic(source: Source, target: Path) -> None:
 
 
 def _blocks(bits: int, block: int, level: int) -> Builder:
-    """Return what quantizes the layers to some bits, and the head to 8."""
+    """Return what quantizes the layers to some bits, and the head to 8.
+
+    The head's rows are int8 at any level: onnxruntime upcasts the whole matrix of 8 bits otherwise.
+    """
 
     def build(source: Source, target: Path) -> None:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
         model = onnx.load(source.model)
         head = _untie(model)
-        for each, excluded in ((bits, [head]), (8, [])):
+        for each, excluded, rows in ((bits, [head], level), (8, [], 4)):
             quantizer = MatMulNBitsQuantizer(
                 model,
                 bits=each,
                 block_size=block,
                 is_symmetric=True,
-                accuracy_level=level,
+                accuracy_level=rows,
                 nodes_to_exclude=excluded,
             )
             quantizer.process()
