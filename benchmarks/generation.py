@@ -93,12 +93,7 @@ def time_prompt(form: str, length: int, options: argparse.Namespace) -> dict[str
     """Compute a prompt some times; return the median second."""
     prompt, feeds = PROMPTS[form](options), decoder.feeds(options.size, length, None, 0)
     prompt(feeds)
-    seconds = []
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        prompt(feeds)
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(seconds)}
+    return {"seconds": statistics.median(prompt(feeds) for _ in range(RUNS))}
 
 
 def ask(form: str, phase: str, rows: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -16,7 +16,9 @@ def _bench(options: argparse.Namespace, *arguments: str) -> Any:
     if options.llama_bench is None:
         raise LlamaError("pass --llama-bench BIN MODEL.gguf")
     binary, model = options.llama_bench
-    command = [binary, "-m", model, "-t", str(options.threads), "-o", "json", *arguments]
+    command = [binary, "-m", model, "-t", str(options.threads), "-o", "json"]
+    # Its flash attention takes longer for one row.
+    command += ["-fa", "0", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]

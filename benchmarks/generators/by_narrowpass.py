@@ -18,6 +18,7 @@ from generators.common import (
     folder_of,
     next_caches,
     random_caches,
+    timed,
 )
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -62,9 +63,9 @@ def prompt_of_session(options: argparse.Namespace) -> Prompt:
     """Return the prompt of a session."""
     session = _program(options).session(options.cache)
 
-    def prompt(feeds: dict[str, Any]) -> None:
+    def prompt(feeds: dict[str, Any]) -> float:
         session.reset()
-        session.run(feeds, "prefill")
+        return timed(lambda: session.run(feeds, "prefill"))
 
     return prompt
 
@@ -115,7 +116,4 @@ def prompt_of_feeds(options: argparse.Namespace) -> Prompt:
     """Return the prompt of a program."""
     program = _program(options)
 
-    def prompt(feeds: dict[str, Any]) -> None:
-        program.run(feeds, "prefill")
-
-    return prompt
+    return lambda feeds: timed(lambda: program.run(feeds, "prefill"))

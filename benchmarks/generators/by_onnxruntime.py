@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from generators.common import Array, Prompt, Token, caches_of, feeds_of, folder_of, next_caches
+from generators.common import (
+    Array,
+    Prompt,
+    Token,
+    caches_of,
+    feeds_of,
+    folder_of,
+    next_caches,
+    timed,
+)
 
 ENDINGS = {"onnxruntime": "4bits-dynamic", "onnxruntime-0": "4bits"}
 """By form: with ``accuracy_level`` 4, rows in int8, and with 0."""
@@ -53,8 +62,4 @@ def token_of(options: argparse.Namespace, depth: int, form: str) -> Token:
 def prompt_of(options: argparse.Namespace, form: str) -> Prompt:
     """Return the prompt of a form."""
     prefill = Decoder(options, form, "prefill")
-
-    def prompt(feeds: dict[str, Array]) -> None:
-        prefill.run(feeds)
-
-    return prompt
+    return lambda feeds: timed(lambda: prefill.run(feeds))

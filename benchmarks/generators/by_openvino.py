@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import argparse
 
-from generators.common import Array, Prompt, Token, caches_of, feeds_of, folder_of, next_caches
+from generators.common import (
+    Array,
+    Prompt,
+    Token,
+    caches_of,
+    feeds_of,
+    folder_of,
+    next_caches,
+    timed,
+)
 
 
 class Decoder:
@@ -66,8 +75,4 @@ def token_of(options: argparse.Namespace, depth: int, form: str) -> Token:
 def prompt_of(options: argparse.Namespace) -> Prompt:
     """Return the prompt, whose caches are outputs."""
     prefill = Decoder(options, "prefill", stateful=False)
-
-    def prompt(feeds: dict[str, Array]) -> None:
-        prefill.run(feeds)
-
-    return prompt
+    return lambda feeds: timed(lambda: prefill.run(feeds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,15 @@ Array = np.ndarray[Any, Any]
 Token = Callable[[int, int], int]
 """Computes the token after another one, from it and the rows before."""
 
-Prompt = Callable[[dict[str, Array]], None]
-"""Computes the logits of the last token of a prompt, and caches, from its feeds."""
+Prompt = Callable[[dict[str, Array]], float]
+"""Computes the last logits of a prompt, and caches, from its feeds; returns seconds."""
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Return the seconds of a run."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 Prefill = Callable[[dict[str, Array]], Mapping[str, Array]]
