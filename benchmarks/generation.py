@@ -14,7 +14,8 @@ the same sizes, as ``decoder_gguf.py`` writes. Layers have 4 bits in blocks of 3
 head 8 bits; onnxruntime's embedding is float32. Each form has a process of its own for each round,
 and forms take turns. A cell is the median over rounds of the median token or prompt in ms; of
 llama.cpp's tokens the mean. `python` is the share of a token of the first two forms that is not
-spent in kernels.
+spent in kernels. `GB/s` is what a token of narrowpass reads of weights, 4.5 bits in the layers and
+8 in the table; below is what as many threads read of a large array, before and after.
 
 ``--cache`` is the type of the session's caches. Depths beyond the decoder's 2,048 positions need
 larger rotary tables, and so a decoder of their own; caches are random then, not those of a prompt.
@@ -30,7 +31,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import decoder
+from decoders import bandwidth, weights_of
 from generators import by_llama_cpp, by_narrowpass, by_onnxruntime, by_openvino
 from generators.common import Prompt, Token
 
@@ -115,6 +116,13 @@ def ask(form: str, phase: str, rows: int, options: argparse.Namespace) -> dict[s
     return found
 
 
+def bytes_of(size: str) -> float:
+    """Return the bytes that a token reads of 4-bit weights and the table of int8, with scales."""
+    shape = decoder.SIZES[size]
+    table = shape.vocabulary * shape.width
+    return (weights_of(size) - table) * 4.5 / 8 + table + 4 * shape.vocabulary
+
+
 def measure(phase: str, rows: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Time all forms in turns, and print a row for each; return those that did not fail."""
     taken: dict[str, list[dict[str, Any]]] = {form: [] for form in options.form}
@@ -134,7 +142,9 @@ def measure(phase: str, rows: int, options: argparse.Namespace) -> list[dict[str
         inside = [r["kernels"] / r["seconds"] for r in results if r.get("kernels")]
         share = f"{(1 - statistics.median(inside)) * 100:5.1f} %" if inside else "-"
         ratio = f"{seconds / own:13.2f}" if own else f"{'-':>13}"
-        print(f"{head} {seconds * 1e3:8.2f} {ratio} {share:>7}", flush=True)
+        own_token = phase == "token" and form in ("session", "generate", "feeds")
+        read = f"{bytes_of(options.size) / seconds / 1e9:6.1f}" if own_token else "     -"
+        print(f"{head} {seconds * 1e3:8.2f} {ratio} {share:>7} {read}", flush=True)
         found.append({"phase": phase, "rows": rows, "form": form, "seconds": seconds})
     return found
 
@@ -162,11 +172,14 @@ def main() -> None:
         timed = time_tokens if phase == "token" else time_prompt
         print(json.dumps(timed(form, int(rows), options)))
         return
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     by_narrowpass.bundle_of(options)
-    print(f"{'phase':6} {'rows':>6} {'form':15} {'ms':>8} {'over session':>13} {'python':>7}")
+    speeds = [bandwidth(options.threads, "wall")]
+    head = f"{'phase':6} {'rows':>6} {'form':15} {'ms':>8} {'over session':>13} {'python':>7}"
+    print(f"{head} {'GB/s':>6}")
     rows = [row for depth in options.depth for row in measure("token", depth, options)]
     rows += [row for length in options.prompt for row in measure("prompt", length, options)]
+    speeds.append(bandwidth(options.threads, "wall"))
+    print(f"memory: {speeds[0] / 1e9:.1f} and {speeds[1] / 1e9:.1f} GB/s")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 

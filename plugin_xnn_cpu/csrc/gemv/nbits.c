@@ -135,15 +135,22 @@ static void finish(const np_nbits_job *job, const float *after, size_t row, size
                              outputs, rows, ends - column);
 }
 
-/* Multiply some columns of the first matmul's results with those of the second. */
+/* Multiply `count` columns of rows by those of others; rows lie `stride` apart. */
+NP_MULTIVERSIONED(void, multiply_rows,
+                  (float *restrict out, const float *restrict factor, size_t stride, size_t rows,
+                   size_t count),
+                  (out, factor, stride, rows, count)) {
+  for (size_t r = 0; r < rows; r++, out += stride, factor += stride) {
+    for (size_t i = 0; i < count; i++) out[i] *= factor[i];
+  }
+}
+
+/* Multiply some columns of the first matmul's results by those of the second. */
 static void multiply(const task *t, size_t row, size_t rows, size_t first, size_t last) {
   const size_t outputs = t->segments[0].matrix.outputs, column = first * NP_NBITS_COLUMNS;
   const size_t count = np_min(last * NP_NBITS_COLUMNS, outputs) - column;
-  for (size_t r = row; r < row + rows; r++) {
-    float *out = t->out + r * outputs + column;
-    const float *factor = t->other + r * outputs + column;
-    for (size_t i = 0; i < count; i++) out[i] *= factor[i];
-  }
+  const size_t at = row * outputs + column;
+  multiply_rows(t->out + at, t->other + at, outputs, rows, count);
 }
 
 /* Panels `first` to `last` of one matmul, times up to NP_NBITS_GEMV_ROWS rows. */
