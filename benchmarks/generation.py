@@ -53,7 +53,7 @@ TOKENS: dict[str, Callable[[argparse.Namespace, int, list[float]], Token]] = {
     "feeds": by_narrowpass.by_feeds,
     **{
         form: lambda options, depth, _, form=form: by_onnxruntime.token_of(options, depth, form)
-        for form in by_onnxruntime.ENDINGS
+        for form in by_onnxruntime.SUFFIXES
     },
     **{
         form: lambda options, depth, _, form=form: by_openvino.token_of(options, depth, form)
@@ -65,7 +65,7 @@ PROMPTS: dict[str, Callable[[argparse.Namespace], Prompt]] = {
     "feeds": by_narrowpass.prompt_of_feeds,
     **{
         form: functools.partial(by_onnxruntime.prompt_of, form=form)
-        for form in by_onnxruntime.ENDINGS
+        for form in by_onnxruntime.SUFFIXES
     },
     "openvino": by_openvino.prompt_of,
 }

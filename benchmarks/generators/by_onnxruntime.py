@@ -16,7 +16,7 @@ from generators.common import (
     timed,
 )
 
-ENDINGS = {"onnxruntime": "4bits-dynamic", "onnxruntime-0": "4bits"}
+SUFFIXES = {"onnxruntime": "4bits-dynamic", "onnxruntime-0": "4bits"}
 """By form: with ``accuracy_level`` 4, rows in int8, and with 0."""
 
 
@@ -25,7 +25,7 @@ class Decoder:
 
     Args:
         options: of the command line.
-        form: a key of `ENDINGS`.
+        form: a key of `SUFFIXES`.
         phase: ``prefill`` or ``decode``.
     """
 
@@ -35,7 +35,7 @@ class Decoder:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = options.threads
         folder, _ = folder_of(options)
-        path = folder / f"{phase}-{ENDINGS[form]}.onnx"
+        path = folder / f"{phase}-{SUFFIXES[form]}.onnx"
         self._session = onnxruntime.InferenceSession(str(path), settings)
         self._names = [value.name for value in self._session.get_outputs()]
 

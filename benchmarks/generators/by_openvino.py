@@ -31,16 +31,16 @@ class Decoder:
 
     def __init__(self, options: argparse.Namespace, phase: str, *, stateful: bool) -> None:
         import openvino
-        from openvino.passes import MakeStateful
+        from openvino._offline_transformations import (
+            apply_make_stateful_transformation as add_states,
+        )
 
         folder, _ = folder_of(options)
         model = openvino.Core().read_model(folder / f"{phase}-4bits.xml")
         self._names = [output.get_any_name() for output in model.outputs]
         if stateful:
             pasts = [p.get_any_name() for p in model.inputs if "past" in p.get_any_name()]
-            MakeStateful(
-                {past: f"{past.removeprefix('past.')}.out" for past in pasts}
-            ).run_on_model(model)
+            add_states(model, {past: f"{past.removeprefix('past.')}.out" for past in pasts})
             self._names = ["logits"]
         settings = {"INFERENCE_NUM_THREADS": options.threads, "PERFORMANCE_HINT": "LATENCY"}
         self._stateful = stateful

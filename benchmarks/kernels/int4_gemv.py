@@ -4,7 +4,7 @@
 
 The matrices have 4096 inputs and as many outputs as fill so many MB, in blocks of 32 with scales of
 float16; rows are int8 in blocks. One matrix should be larger than the last cache of the processor.
-The loop is numpy's product of a float32 array of as many bytes, a part for each thread, with a
+The loop is numpy multiplying a float32 array of as many bytes, a part for each thread, by a
 vector: it reads several rows at once. Both run in turns, by the wall's clock: medians of rounds.
 """
 
@@ -56,11 +56,11 @@ def reading(size: float, pool: ThreadPool) -> Run:
     vector = np.ones(COLUMNS, np.float32)
     parts = np.array_split(array, pool.threads)
     threads = ThreadPoolExecutor(pool.threads)
-    products: list[Array] = [np.empty(len(part), np.float32) for part in parts]
+    results: list[Array] = [np.empty(len(part), np.float32) for part in parts]
 
     def run() -> None:
         if pool.threads == 1:
-            np.dot(parts[0], vector, out=products[0])
+            np.dot(parts[0], vector, out=results[0])
         else:
             list(threads.map(functools.partial(np.dot, b=vector), parts))
 

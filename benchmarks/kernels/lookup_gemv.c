@@ -1,6 +1,6 @@
 /* GEMV with weights of 4 bits in blocks of 32, by dot products and by look-up tables.
  *
- * A weight is a sum of bits: so a row of int8 times weights is the sum over bits p of 2^p times the sums
+ * A weight is a sum of bits: so a row of int8 times weights is the sum over bits p of 2^p times the sum
  * of the elements whose bit is set. A table has that sum for each subset of a few elements, and bits of
  * weights are its index (T-MAC, arXiv:2407.00088). Entries are rounded to bytes, as there.
  *
@@ -90,13 +90,13 @@ void tables_of_4_avx512(const gemv *g) {
 void tables_of_6_avx512(const gemv *g) {
   const __m512i powers = _mm512_set1_epi32(0x08040201);
 #define ADD                                                                                \
-  __m512i sums[2] = {_mm512_set1_epi32(g->starts[b]), _mm512_setzero_si512()};             \
+  __m512i totals[2] = {_mm512_set1_epi32(g->starts[b]), _mm512_setzero_si512()};             \
   for (int i = 0; i < 6; i++, x += 64) {                                                   \
     const __m512i found = _mm512_permutexvar_epi8(_mm512_loadu_si512(w + i * 64),          \
                                                   _mm512_loadu_si512(x));                  \
-    sums[i % 2] = _mm512_dpbusd_epi32(sums[i % 2], found, powers);                         \
+    totals[i % 2] = _mm512_dpbusd_epi32(totals[i % 2], found, powers);                         \
   }                                                                                        \
-  SCALED(_mm512_add_epi32(sums[0], sums[1]))
+  SCALED(_mm512_add_epi32(totals[0], totals[1]))
   PANELS(6 * 64)
 #undef ADD
 }
@@ -115,23 +115,23 @@ void tables_of_6_avx512(const gemv *g) {
                     _mm256_loadu_ps((const float *)(const void *)at + 8 * v)),               \
       _mm256_set1_ps(g->factors[b]), acc[v]);
 
-/* The same words, by products of pairs in 16 bits. */
+/* The same words, by multiplying pairs in 16 bits. */
 void dot_products_avx2(const gemv *g) {
   const __m256i mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
 #define ADD                                                                                  \
-  __m256i sums[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};                        \
+  __m256i totals[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};                        \
   for (int i = 0; i < BLOCK / 8; i++, x += 8) {                                              \
     const __m256i first = _mm256_set1_epi32(*(const int32_t *)(const void *)x);              \
     const __m256i second = _mm256_set1_epi32(*(const int32_t *)(const void *)(x + 4));       \
     for (int v = 0; v < 2; v++) {                                                            \
       const __m256i words = _mm256_loadu_si256((const void *)(w + i * 64 + v * 32));         \
       const __m256i upper = _mm256_and_si256(_mm256_srli_epi32(words, 4), mask);             \
-      sums[v] = _mm256_add_epi16(                                                            \
-          sums[v], _mm256_maddubs_epi16(_mm256_and_si256(words, mask), first));              \
-      sums[v] = _mm256_add_epi16(sums[v], _mm256_maddubs_epi16(upper, second));              \
+      totals[v] = _mm256_add_epi16(                                                            \
+          totals[v], _mm256_maddubs_epi16(_mm256_and_si256(words, mask), first));              \
+      totals[v] = _mm256_add_epi16(totals[v], _mm256_maddubs_epi16(upper, second));              \
     }                                                                                        \
   }                                                                                          \
-  for (int v = 0; v < 2; v++) SCALED(v, _mm256_madd_epi16(sums[v], ones))
+  for (int v = 0; v < 2; v++) SCALED(v, _mm256_madd_epi16(totals[v], ones))
   PANELS(BLOCK * COLUMNS / 2)
 #undef ADD
 }
@@ -141,7 +141,7 @@ void tables_of_4_avx2(const gemv *g) {
   const __m256i mask = _mm256_set1_epi8(15), powers = _mm256_set1_epi16(0x0201);
   const __m256i quarters = _mm256_set1_epi32(0x00040001);
 #define ADD                                                                                  \
-  __m256i sums[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};                        \
+  __m256i totals[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};                        \
   for (int i = 0; i < BLOCK / 8; i++, x += 32) {                                             \
     const __m256i first = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)x));     \
     const __m256i second =                                                                   \
@@ -150,12 +150,12 @@ void tables_of_4_avx2(const gemv *g) {
       const __m256i indices = _mm256_loadu_si256((const void *)(w + i * 64 + v * 32));       \
       const __m256i upper = _mm256_and_si256(_mm256_srli_epi32(indices, 4), mask);           \
       const __m256i low = _mm256_shuffle_epi8(first, _mm256_and_si256(indices, mask));       \
-      sums[v] = _mm256_add_epi16(sums[v], _mm256_maddubs_epi16(low, powers));                \
-      sums[v] = _mm256_add_epi16(                                                            \
-          sums[v], _mm256_maddubs_epi16(_mm256_shuffle_epi8(second, upper), powers));        \
+      totals[v] = _mm256_add_epi16(totals[v], _mm256_maddubs_epi16(low, powers));                \
+      totals[v] = _mm256_add_epi16(                                                            \
+          totals[v], _mm256_maddubs_epi16(_mm256_shuffle_epi8(second, upper), powers));        \
     }                                                                                        \
   }                                                                                          \
-  for (int v = 0; v < 2; v++) SCALED(v, _mm256_madd_epi16(sums[v], quarters))
+  for (int v = 0; v < 2; v++) SCALED(v, _mm256_madd_epi16(totals[v], quarters))
   PANELS(BLOCK * COLUMNS / 2)
 #undef ADD
 }

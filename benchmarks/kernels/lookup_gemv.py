@@ -86,9 +86,9 @@ def row_of_tables(x: Array, size: int) -> Row:
     padded = np.zeros((len(blocks), groups * size), np.float32)
     padded[:, :BLOCK] = blocks
     bits = np.arange(1 << size)[:, None] >> np.arange(size) & 1
-    sums = padded.reshape(-1, groups, size) @ bits.T.astype(np.float32)
-    factors = (np.abs(sums).max((1, 2)) / 127).astype(np.float32)
-    rounded = np.rint(sums / factors[:, None, None]).astype(np.int32)
+    totals = padded.reshape(-1, groups, size) @ bits.T.astype(np.float32)
+    factors = (np.abs(totals).max((1, 2)) / 127).astype(np.float32)
+    rounded = np.rint(totals / factors[:, None, None]).astype(np.int32)
     whole = np.rint(blocks.sum(1) * -ZERO / factors).astype(np.int32)
 
     def integers(q: Array) -> Array:
@@ -162,7 +162,7 @@ KERNELS = (
         6,
         6 * 3,
     ),
-    # For 16 columns twice: a load, a shift, 2 masks, 2 products, 2 additions; 2 of the row.
+    # For 16 columns twice: a load, a shift, 2 masks, 2 multiplications, 2 additions; 2 of the row.
     Kernel("dot_products_avx2", words_of, row_of_bytes, 4, 4 * (2 * 8 + 2)),
     # The same and 2 look-ups, twice.
     Kernel("tables_of_4_avx2", pairs_of, lambda x: row_of_tables(x, 4), 4, 4 * (2 * 10 + 2)),

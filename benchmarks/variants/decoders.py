@@ -88,7 +88,7 @@ def _blocks(bits: int, block: int, level: int) -> Builder:
 
 
 def _untie(model: onnx.ModelProto) -> str:
-    """Give a head that is the embedding transposed a constant of its own; return its node's name.
+    """Store the embedding once more, transposed, for a head that is tied; return the head's name.
 
     The quantizer passes by a matmul whose matrix is computed.
     """

@@ -81,10 +81,10 @@ NP_INLINE void amx_multiply(const amx_piece *p, amx_operands *o, const int tile,
 }
 
 /* Scale the accumulators of the next block and add them. */
-NP_INLINE void amx_add(amx_operands *o, const int32_t *sums, vec *acc, const int common) {
+NP_INLINE void amx_add(amx_operands *o, const int32_t *acc32, vec *acc, const int common) {
   const vec scale = load(o->scales);
   UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
-    const ivec whole = *(const ivec *)(sums + r * LANES);
+    const ivec whole = *(const ivec *)(acc32 + r * LANES);
     acc[r] = multiply_add(floats(whole) * scale, broadcast(o->row_scales[r]), acc[r]);
   }
   if (!common) {
@@ -117,16 +117,16 @@ NP_INLINE void amx_tile(const np_nbits_job *job, const amx_piece *p, size_t row,
       .row_sums = job->rows.row_sums + p->first * stride + row,
       .stride = stride,
   };
-  int32_t sums[2][NP_AMX_ROWS * LANES] __attribute__((aligned(64)));
+  int32_t acc32[2][NP_AMX_ROWS * LANES] __attribute__((aligned(64)));
   vec acc[NP_AMX_ROWS];
   UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) acc[r] = load(to + r * COLUMNS);
   for (size_t b = 0; b < blocks + 2; b += 2) {
     if (b < blocks) amx_multiply(p, &o, 0, kind);
-    if (b > 0 && b <= blocks) NP_AMX_STORE(1, sums[1], (size_t)64);
-    if (b > 1) amx_add(&o, sums[0], acc, common);
+    if (b > 0 && b <= blocks) NP_AMX_STORE(1, acc32[1], (size_t)64);
+    if (b > 1) amx_add(&o, acc32[0], acc, common);
     if (b + 1 < blocks) amx_multiply(p, &o, 1, kind);
-    if (b < blocks) NP_AMX_STORE(0, sums[0], (size_t)64);
-    if (b > 0 && b <= blocks) amx_add(&o, sums[1], acc, common);
+    if (b < blocks) NP_AMX_STORE(0, acc32[0], (size_t)64);
+    if (b > 0 && b <= blocks) amx_add(&o, acc32[1], acc, common);
   }
   UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
     if ((size_t)r >= from) store(to + r * COLUMNS, acc[r]);

@@ -12,12 +12,14 @@
 #define TILE_K (PAIR * TILE_PAIRS)
 #define BLOCK_ROWS (2 * NP_AMX_ROWS)
 
+/* Pairs of bfloat16, rounded to nearest, halves away from zero: the instruction that rounds two vectors
+ * does not interleave them, which takes one more that shuffles. */
 NP_INLINE __m512i bf16_pairs(vec even, vec odd) {
-  static const uint16_t order[32] __attribute__((aligned(64))) = {
-      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
-  return _mm512_permutexvar_epi16(_mm512_load_si512(order), both);
+  const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int32_t)0xffff0000);
+  const __m512i low = _mm512_srli_epi32(_mm512_add_epi32((__m512i)even, half), 16);
+  const __m512i high = _mm512_add_epi32((__m512i)odd, half);
+  const int either = 0xec; /* high & upper | low */
+  return _mm512_ternarylogic_epi32(high, low, upper, either);
 }
 
 /* Inputs `start` to `end` of a panel, from the start of a word on: [pairs][COLUMNS][2], with zeros up to

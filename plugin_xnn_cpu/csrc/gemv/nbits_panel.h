@@ -22,7 +22,7 @@ typedef struct {
   int32_t *row_sums; /* likewise: of q */
 } np_nbits_rows;
 
-/* Scales and sums of a block that lie side by side: where there are many rows, whole registers can be
+/* Scales and row sums of a block that lie side by side: where there are many rows, whole registers can be
  * read of them. */
 #define NP_NBITS_ROW_GROUP 16
 NP_INLINE size_t np_nbits_row_stride(size_t rows) {
@@ -125,7 +125,7 @@ typedef void np_nbits_few(const np_nbits_job *job, size_t first, size_t last);
 typedef void np_nbits_many(const np_nbits_job *job, size_t panel, size_t row, size_t rows,
                            uint8_t *scratch);
 
-/* Quantize a row: `q` has room for whole blocks; scales and sums of two blocks lie `stride` apart. */
+/* Quantize a row: `q` has room for whole blocks; scales and row sums of two blocks lie `stride` apart. */
 typedef void np_nbits_quantize(const float *x, size_t inputs, size_t block, int8_t *q,
                                float *scales, int32_t *row_sums, size_t stride);
 

@@ -41,16 +41,16 @@ NP_INLINE float magnitude_of(const float *x, size_t count) {
 NP_INLINE int32_t round_block(const float *x, size_t count, float inverse, int8_t *q) {
 #if defined(__AVX512F__) && LANES == 16
   const __m512 factor = _mm512_set1_ps(inverse);
-  __m512i sums = _mm512_setzero_si512();
+  __m512i totals = _mm512_setzero_si512();
   for (size_t k = 0; k < count; k += LANES) {
     const size_t left = count - k;
     const __mmask16 some = left < LANES ? (__mmask16)((1u << left) - 1) : 0xffff;
     const __m512 given = _mm512_maskz_loadu_ps(some, x + k);
     const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(given, factor));
     _mm512_mask_cvtepi32_storeu_epi8(q + k, some, whole);
-    sums = _mm512_add_epi32(sums, whole);
+    totals = _mm512_add_epi32(totals, whole);
   }
-  return _mm512_reduce_add_epi32(sums);
+  return _mm512_reduce_add_epi32(totals);
 #else
   int32_t sum = 0;
   for (size_t k = 0; k < count; k++) {
