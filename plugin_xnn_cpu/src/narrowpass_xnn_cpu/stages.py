@@ -13,7 +13,7 @@ from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.method import canonical
-from narrowpass_planning.program.program import inferred
+from narrowpass_planning.program.models import inferred
 from narrowpass_planning.weights import names
 from narrowpass_xnn_cpu.lower import stages
 from narrowpass_xnn_cpu.lowered.op import LoweredOp

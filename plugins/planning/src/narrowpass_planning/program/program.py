@@ -6,9 +6,7 @@ import contextlib
 import os
 import statistics
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from narrowpass.runtime.backend import (
     Program,
     check_meters,
 )
-from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.runtime.requests import (
     check_kept,
     check_targets,
@@ -32,54 +29,33 @@ from narrowpass.runtime.requests import (
     choose_outputs,
     write_outputs,
 )
-from narrowpass.state.plain import PlainSession, states_of
+from narrowpass.state.plain import PlainSession
 from narrowpass_ir.arguments import count_of
-from narrowpass_ir.subgraphs import inline_functions, subgraphs
 from narrowpass_ir.verify import Signature
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode
-from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.step import Times
-from narrowpass_planning.program.context import CompileContext
+from narrowpass_planning.program.appending import AppendingMethods, Sources
+from narrowpass_planning.program.compiler import MethodCompiler
 from narrowpass_planning.program.lowering import Lowering
-from narrowpass_planning.program.method import Method, compile_body
-from narrowpass_planning.state.appending import append_in_place
+from narrowpass_planning.program.method import Method
+from narrowpass_planning.program.models import forget_weights, inferred
+from narrowpass_planning.program.statistics import statistics_of
 from narrowpass_planning.state.errors import AppendError, CacheFullError
-from narrowpass_planning.state.group_query import mark_appended
-from narrowpass_planning.state.method import AppendingMethod
 from narrowpass_planning.state.narrow import CACHE_DTYPES, FLOAT32
 from narrowpass_planning.state.session import AppendingSession
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.cache import WeightsCache
-from narrowpass_planning.weights.entry import reasons
 from narrowpass_planning.weights.packer import Packer
 from narrowpass_planning.weights.packing import packing
-from narrowpass_planning.weights.session import Counts, Session
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.runtime.meters import Meter
     from narrowpass.state.session import Session as StateSession
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What methods are compiled from, kept to compile them for sessions.
-
-    Attributes:
-        bundle: with the models.
-        options: of the program.
-        cache: of packed weights.
-        packer: identifies the packing code.
-    """
-
-    bundle: Bundle
-    options: CompileOptions
-    cache: WeightsCache[Any]
-    packer: Packer
 
 
 class PlannedProgram(Program):
@@ -113,19 +89,19 @@ class PlannedProgram(Program):
         share_workspace: bool = False,
     ) -> None:
         self._pool = pool
-        self._lowering = lowering
+        self._compiler = MethodCompiler(lowering, options, share_workspace=share_workspace)
         self._methods: dict[str, Method] = {}
         self._signatures = {name: Signature.of(model) for name, model in bundle.methods.items()}
         self._closed = False
-        self._keep, self._observe = options.keep, options.observe
+        self._observe = options.observe
         self._models: dict[str, ir.Model] = {}
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._prepared: dict[str, PreparedRun] = {}
-        self._workspace = self._new_workspace() if share_workspace else None
-        self._sources = Sources(bundle, options, cache, packer) if bundle.states else None
-        self._appending: dict[str, dict[str, AppendingMethod] | AppendError] = {}
+        self._appending: AppendingMethods | None = None
+        if bundle.states:
+            sources = Sources(bundle, options, cache, packer)
+            self._appending = AppendingMethods(sources, self._compiler)
         self.states = bundle.states
-        self._packed: list[Session | None] = []
         self._forking = {os.getpid(): threading.RLock()}
         # Weights are packed in one session, for all methods.
         with packing(bundle, options, cache, packer) as session:
@@ -133,39 +109,14 @@ class PlannedProgram(Program):
             contents = {} if session is None else names.identities(bundle)
             for name, model in bundle.methods.items():
                 prepared = inferred(model, lowering)
-                context = self._context(session, contents, name)
-                self._methods[name] = self._compile(name, prepared, context)
-                if self._methods[name].defaults:
+                method = self._compiler.compile(name, prepared, session, contents)
+                self._methods[name] = method
+                if method.defaults:
                     self._models[name] = prepared
-                elif not self._methods[name].decided:
-                    _forget_weights(prepared)
+                elif not method.decided:
+                    forget_weights(prepared)
         known = frozenset().union(*(method.known for method in self._methods.values()))
         check_kept(options.keep, known)
-
-    def _context(
-        self, session: Session | None, identities: Mapping[int, str], method: str
-    ) -> CompileContext:
-        if session is not None:
-            session.label = method
-        workspace = self._workspace or self._new_workspace()
-        return CompileContext(self._lowering, workspace, compile_body, session, identities)
-
-    def _new_workspace(self) -> Workspace:
-        return Workspace(self._lowering.executor.extra_bytes)
-
-    def _compile(
-        self,
-        name: str,
-        model: ir.Model,
-        context: CompileContext,
-        overridden: frozenset[str] = frozenset(),
-    ) -> Method:
-        try:
-            return Method(name, model, self._keep, overridden, context, observe=self._observe)
-        except AppendError as error:
-            raise AppendError(f"method {name!r}: {error}") from error
-        except BackendError as error:
-            raise BackendError(f"method {name!r}: {error}") from error
 
     def _for(self, method: Method, feeds: Feeds) -> Method:
         """Return the method for these feeds: another one where defaults are overridden."""
@@ -175,8 +126,7 @@ class PlannedProgram(Program):
         key = method.name, overridden
         if key not in self._variants:
             model = self._models[method.name]
-            context = self._context(None, {}, method.name)
-            self._variants[key] = self._compile(method.name, model, context, overridden)
+            self._variants[key] = self._compiler.compile(method.name, model, None, {}, overridden)
         return self._variants[key]
 
     @property
@@ -331,46 +281,7 @@ class PlannedProgram(Program):
           methods share counts for each of them.
         """
         self._check_open()
-        methods = self._methods.values()
-        plans = [plan for method in methods for plan in method.plans]
-        partitions = [partition for method in methods for partition in method.partitions]
-        return {
-            "methods": len(self._methods),
-            "nodes": len(plans),
-            "native_nodes": sum(not plan.reason for plan in plans),
-            "partitions": len(partitions),
-            "steps": sum(len(partition.steps) for partition in partitions),
-            "scratch_bytes": sum({m.workspace: m.workspace.size for m in methods}.values()),
-            "weights": self._weight_stats(),
-        }
-
-    def _weight_stats(self) -> dict[str, Any]:
-        session = self._session
-        entries = [] if session is None else list(session.entries())
-        sizes = Counter[str]()
-        for entry in entries:
-            sizes["mapped" if entry.mapped else "heap"] += entry.size
-        raw = {name: method.raw for name, method in self._methods.items()}
-        packed = {} if session is None else session.sizes()
-        counts = Counts() if session is None else session.counts
-        whole = {key: size for arrays in raw.values() for key, size in arrays.items()}
-        return {
-            "raw_bytes": sum(whole.values()),
-            "heap_bytes": sizes["heap"],
-            "mapped_bytes": sizes["mapped"],
-            "hits": counts.hits,
-            "misses": counts.misses,
-            "packs": counts.packs,
-            "private": reasons(entries),
-            "methods": {
-                name: {
-                    "raw_bytes": sum(raw[name].values()),
-                    "packed_bytes": packed.get(name, 0),
-                    "scratch_bytes": method.workspace.size,
-                }
-                for name, method in self._methods.items()
-            },
-        }
+        return statistics_of(self._methods, self._session)
 
     def session(self, cache_dtype: str | None = None) -> StateSession:
         """Return a session; see `Program.session`. Caches are appended to in place if possible.
@@ -388,12 +299,7 @@ class PlannedProgram(Program):
             )
         stored = FLOAT32 if cache_dtype is None else cache_dtype
         with self.forking:
-            if stored not in self._appending:
-                try:
-                    self._appending[stored] = self._compile_appending(stored)
-                except AppendError as error:
-                    self._appending[stored] = error
-            found = self._appending[stored]
+            found = {} if self._appending is None else self._appending.stored_as(stored)
         if found and not isinstance(found, AppendError):
             return AppendingSession(self, self.states, found, stored)
         reason = str(found or "")
@@ -404,48 +310,6 @@ class PlannedProgram(Program):
             )
         return PlainSession(self, self.states, reason)
 
-    def _compile_appending(self, stored: str) -> dict[str, AppendingMethod]:
-        """Compile the methods that append to caches, whose elements are of type `stored`.
-
-        Raises:
-            AppendError: one that cannot do so in place.
-        """
-        found: dict[str, AppendingMethod] = {}
-        sources = self._sources
-        if sources is None:
-            return found
-        bundle = sources.bundle
-        with packing(bundle, sources.options, sources.cache, sources.packer) as session:
-            contents = {} if session is None else names.identities(bundle)
-            for name, model in bundle.methods.items():
-                given, updated = states_of(self._signatures[name], self.states)
-                taken = [state for state, _ in given]
-                grown = [state for state in taken if state.axis is not None]
-                if not grown:
-                    continue
-                outputs = {state.output for state in updated}
-                if lost := [state.input for state in grown if state.output not in outputs]:
-                    raise AppendError(
-                        f"method {name!r} reads cache {lost[0]!r} and appends nothing"
-                    )
-                clone = model.clone()
-                counted = mark_appended(clone.graph, grown)
-                prepared = inferred(clone, self._lowering)
-                states = {value.input for value in taken}
-                checker = FeedChecker.of(prepared.graph, name).without(states)
-                fed = append_in_place(prepared, grown, stored).joined(counted)
-                context = self._context(session, contents, name)
-                method = self._compile(name, prepared, context)
-                if method.decided:
-                    raise AppendError(f"branches of method {name!r} depend on shapes")
-                _forget_weights(prepared)
-                fixed = [state for state in updated if state.axis is None]
-                found[name] = AppendingMethod(method, checker, taken, fixed, fed)
-            self._packed.append(session)
-        if len({frozenset(method.caches) for method in found.values()}) > 1:
-            raise AppendError("its methods append to different caches")
-        return found
-
     @property
     def forking(self) -> contextlib.AbstractContextManager[object]:
         """The lock of buffers that sessions share; a forked child has its own."""
@@ -454,7 +318,7 @@ class PlannedProgram(Program):
     @property
     def extra_bytes(self) -> int:
         """Bytes that kernels may read behind a buffer."""
-        return self._lowering.executor.extra_bytes
+        return self._compiler.lowering.executor.extra_bytes
 
     def run_method(self, method: Method, feeds: Feeds, wanted: Sequence[str]) -> Outputs:
         """Run a compiled method on feeds that were checked.
@@ -484,7 +348,7 @@ class PlannedProgram(Program):
     def close(self) -> None:
         """Free operators, packed weights and memory. A second call does nothing."""
         self._closed = True
-        self._sources, self._appending, self._packed = None, {}, []
+        self._appending = None
         self._methods, self._models, self._variants, self._prepared = {}, {}, {}, {}
         self._session = None
 
@@ -498,51 +362,10 @@ class PlannedProgram(Program):
         return choose_method(methods, name)[1]
 
 
-def inferred(model: ir.Model, lowering: Lowering[Any]) -> ir.Model:
-    """Return a clone without function calls, with types and shapes as far as they follow.
-
-    Raises:
-        BackendError: an operator that nothing computes.
-    """
-    clone = model.clone()
-    if clone.functions:
-        clone = inline_functions(clone)
-        _separate(clone.graph, set())
-    # Shapes that a file declares for intermediate values may be wrong: inferred ones come first.
-    lowering.infer(clone)
-    return clone
-
-
 def _named(method: Method, error: BackendError | MemoryError) -> BackendError:
     """Add the method's name to the error of a run."""
     what = " is out of memory" if isinstance(error, MemoryError) else ""
     return BackendError(f"method {method.name!r}{what}: {error}")
-
-
-def _separate(graph: ir.Graph, outer: set[str]) -> None:
-    """Rename values of subgraphs that shadow values of outer scopes.
-
-    Inlining of functions renames outputs of nodes, but not the inputs of subgraphs.
-    """
-    own = [*graph.inputs, *graph.initializers.values()]
-    own += [value for node in graph for value in node.outputs]
-    taken = outer | {value.name for value in own if value.name}
-    for value in own:
-        if value.name and value.name in outer:
-            number = 1
-            while f"{value.name}.{number}" in taken:
-                number += 1
-            value.name = f"{value.name}.{number}"
-            taken.add(value.name)
-    for node in graph:
-        for inner in subgraphs(node):
-            _separate(inner, taken)
-
-
-def _forget_weights(model: ir.Model) -> None:
-    """Drop the tensors of initializers: kept nodes refer to the graph, which refers to them."""
-    for value in model.graph.initializers.values():
-        value.const_value = None
 
 
 def _arrays(value: Any) -> list[Any]:

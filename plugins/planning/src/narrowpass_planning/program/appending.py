@@ -1,0 +1,121 @@
+"""The methods of a bundle with state, compiled so that sessions append to caches in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from narrowpass.runtime.backend import CompileOptions
+from narrowpass.runtime.feeds import FeedChecker
+from narrowpass.state.plain import states_of
+from narrowpass_ir.verify import Signature
+from narrowpass_planning.program.compiler import MethodCompiler
+from narrowpass_planning.program.models import forget_weights, inferred
+from narrowpass_planning.state.appending import append_in_place
+from narrowpass_planning.state.errors import AppendError
+from narrowpass_planning.state.group_query import mark_appended
+from narrowpass_planning.state.method import AppendingMethod
+from narrowpass_planning.weights import names
+from narrowpass_planning.weights.cache import WeightsCache
+from narrowpass_planning.weights.packer import Packer
+from narrowpass_planning.weights.packing import packing
+from narrowpass_planning.weights.session import Session
+
+if TYPE_CHECKING:
+    from narrowpass.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a program's methods are compiled from.
+
+    Attributes:
+        bundle: with the models.
+        options: of the program.
+        cache: of packed weights.
+        packer: identifies the packing code.
+    """
+
+    bundle: Bundle
+    options: CompileOptions
+    cache: WeightsCache[Any]
+    packer: Packer
+
+
+class AppendingMethods:
+    """Methods that append to caches, compiled when a session first asks for a type of elements.
+
+    Not safe for several threads: the caller holds a lock.
+
+    Args:
+        sources: of the program.
+        compiler: of the program.
+    """
+
+    def __init__(self, sources: Sources, compiler: MethodCompiler) -> None:
+        self._sources, self._compiler = sources, compiler
+        self._compiled: dict[str, dict[str, AppendingMethod] | AppendError] = {}
+        self._packed: list[Session | None] = []  # weights stay as long as their session
+
+    def stored_as(self, dtype: str) -> dict[str, AppendingMethod] | AppendError:
+        """Return the methods that append to caches with elements of type `dtype`, by their names.
+
+        Returns:
+            Nothing where no state grows; the reason where caches cannot be appended to in place.
+
+        Raises:
+            BackendError: a method that cannot be compiled.
+        """
+        if dtype not in self._compiled:
+            try:
+                self._compiled[dtype] = self._compile(dtype)
+            except AppendError as error:
+                self._compiled[dtype] = error
+        return self._compiled[dtype]
+
+    def _compile(self, dtype: str) -> dict[str, AppendingMethod]:
+        found: dict[str, AppendingMethod] = {}
+        sources, bundle = self._sources, self._sources.bundle
+        with packing(bundle, sources.options, sources.cache, sources.packer) as session:
+            contents = {} if session is None else names.identities(bundle)
+            for name, model in bundle.methods.items():
+                method = self._method(name, model, dtype, session, contents)
+                if method is not None:
+                    found[name] = method
+            self._packed.append(session)
+        if len({frozenset(method.caches) for method in found.values()}) > 1:
+            raise AppendError("its methods append to different caches")
+        return found
+
+    def _method(
+        self,
+        name: str,
+        model: ir.Model,
+        dtype: str,
+        session: Session | None,
+        identities: Mapping[int, str],
+    ) -> AppendingMethod | None:
+        """Compile one method; None where it reads no state that grows."""
+        given, updated = states_of(Signature.of(model), self._sources.bundle.states)
+        taken = [state for state, _ in given]
+        grown = [state for state in taken if state.axis is not None]
+        if not grown:
+            return None
+        outputs = {state.output for state in updated}
+        if lost := [state.input for state in grown if state.output not in outputs]:
+            raise AppendError(f"method {name!r} reads cache {lost[0]!r} and appends nothing")
+        clone = model.clone()
+        counted = mark_appended(clone.graph, grown)
+        prepared = inferred(clone, self._compiler.lowering)
+        states = {value.input for value in taken}
+        checker = FeedChecker.of(prepared.graph, name).without(states)
+        fed = append_in_place(prepared, grown, dtype).joined(counted)
+        method = self._compiler.compile(name, prepared, session, identities)
+        if method.decided:
+            raise AppendError(f"branches of method {name!r} depend on shapes")
+        forget_weights(prepared)
+        fixed = [state for state in updated if state.axis is None]
+        return AppendingMethod(method, checker, taken, fixed, fed)

@@ -1,0 +1,72 @@
+"""The compilation of a program's methods, with what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from narrowpass.errors import BackendError
+from narrowpass.runtime.backend import CompileOptions
+from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.program.context import CompileContext
+from narrowpass_planning.program.lowering import Lowering
+from narrowpass_planning.program.method import Method, compile_body
+from narrowpass_planning.state.errors import AppendError
+from narrowpass_planning.weights.session import Session
+
+
+class MethodCompiler:
+    """Compiles methods of one program.
+
+    Args:
+        lowering: of the backend.
+        options: of the program.
+        share_workspace: whether all methods share one workspace.
+
+    Attributes:
+        lowering: of the backend.
+    """
+
+    def __init__(
+        self, lowering: Lowering[Any], options: CompileOptions, *, share_workspace: bool
+    ) -> None:
+        self.lowering = lowering
+        self._keep, self._observe = options.keep, options.observe
+        self._shared = self._new_workspace() if share_workspace else None
+
+    def compile(
+        self,
+        name: str,
+        model: ir.Model,
+        session: Session | None,
+        identities: Mapping[int, str],
+        overridden: frozenset[str] = frozenset(),
+    ) -> Method:
+        """Compile a method.
+
+        Args:
+            name: of the method.
+            model: from `inferred`.
+            session: of the weights cache; None to pack for this method alone.
+            identities: see `CompileContext.identities`.
+            overridden: inputs with defaults that are fed.
+
+        Raises:
+            AppendError: a cache that cannot be appended to in place.
+            BackendError: a method that cannot be compiled.
+        """
+        if session is not None:
+            session.label = name
+        workspace = self._shared or self._new_workspace()
+        context = CompileContext(self.lowering, workspace, compile_body, session, identities)
+        try:
+            return Method(name, model, self._keep, overridden, context, observe=self._observe)
+        except AppendError as error:
+            raise AppendError(f"method {name!r}: {error}") from error
+        except BackendError as error:
+            raise BackendError(f"method {name!r}: {error}") from error
+
+    def _new_workspace(self) -> Workspace:
+        return Workspace(self.lowering.executor.extra_bytes)
