@@ -19,6 +19,7 @@ from narrowpass_planning.host import (
     images,
     losses,
     matmul,
+    movement,
     numbers,
     quantization,
     selection,
@@ -26,6 +27,7 @@ from narrowpass_planning.host import (
     signals,
     support_vectors,
 )
+from narrowpass_planning.host.movement import axes_of
 from narrowpass_reference import Recurrent
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -165,202 +167,6 @@ def _where(_: Op) -> Kernel:
     return np.where
 
 
-@_kernel("Gather", dtypes=_ALL | _HALF | _TEXT)
-def _gather(op: Op) -> Kernel:
-    axis = op.get("axis", 0)
-
-    def run(data: Array, indices: Array) -> Array:
-        size = data.shape[axis]
-        if indices.size and (indices.min() < -size or indices.max() >= size):
-            raise IndexError(f"an index is out of range of axis {axis} of size {size}")
-        return np.take(data, indices, axis=axis)
-
-    return run
-
-
-# numpy checks arrays of indices before it uses them: others may write to a feed in between.
-@_kernel("GatherElements", since=11, dtypes=_ALL | _HALF)
-def _gather_elements(op: Op) -> Kernel:
-    axis = op.get("axis", 0)
-
-    def run(data: Array, indices: Array) -> Array:
-        part = tuple(
-            slice(None) if i == axis % data.ndim else slice(0, size)
-            for i, size in enumerate(indices.shape)
-        )
-        return np.take_along_axis(data[part], indices.copy(), axis)
-
-    return run
-
-
-@_kernel("GatherND", since=11, dtypes=_ALL | _HALF)
-def _gather_nd(op: Op) -> Kernel:
-    batched = op.get("batch_dims", 0)
-
-    def run(data: Array, indices: Array) -> Array:
-        indices = indices.copy()  # see GatherElements
-        depth = indices.shape[-1]
-        if data.shape[:batched] != indices.shape[:batched]:
-            raise ValueError(
-                f"batches of data {list(data.shape)} and indices {list(indices.shape)} differ"
-            )
-        # Each batch axis is counted through, beside what the indices say of the axes behind it.
-        lead = [
-            np.arange(size).reshape(-1, *(1,) * (indices.ndim - 2 - axis))
-            for axis, size in enumerate(data.shape[:batched])
-        ]
-        taken: Array = data[(*lead, *(indices[..., axis] for axis in range(depth)))]
-        return taken
-
-    return run
-
-
-@_kernel("Concat", since=4, dtypes=_ALL | _TEXT)
-def _concat(op: Op) -> Kernel:
-    axis = op.attributes["axis"]
-    return lambda *given: np.concatenate(given, axis)
-
-
-def _axes(op: Op, given: Array | None) -> tuple[int, ...] | None:
-    listed = op.get("axes", None) if given is None else given.reshape(-1).tolist()
-    return None if listed is None else tuple(listed)
-
-
-@_kernel("Squeeze", dtypes=_ALL | _TEXT)
-def _squeeze(op: Op) -> Kernel:
-    return lambda x, axes=None: np.squeeze(x, _axes(op, axes))
-
-
-@_kernel("Unsqueeze", dtypes=_ALL | _TEXT)
-def _unsqueeze(op: Op) -> Kernel:
-    return lambda x, axes=None: np.expand_dims(x, _axes(op, axes) or ())
-
-
-@_kernel("Reshape", since=5, dtypes=_ALL | _TEXT)
-def _reshape(op: Op) -> Kernel:
-    zero_is_zero = bool(op.get("allowzero", 0))
-
-    def run(x: Array, target: Array) -> Array:
-        dims = target.reshape(-1).tolist()
-        if not zero_is_zero:
-            dims = [x.shape[i] if dim == 0 else dim for i, dim in enumerate(dims)]
-        if -1 in dims and x.size == 0:
-            rest = int(np.prod([dim for dim in dims if dim != -1], dtype=np.int64))
-            if rest == 0:
-                dims[dims.index(-1)] = 0
-        return x.reshape(dims)
-
-    return run
-
-
-@_kernel("Flatten", dtypes=_ALL | _TEXT)
-def _flatten(op: Op) -> Kernel:
-    axis = op.get("axis", 1)
-
-    def run(x: Array) -> Array:
-        at = axis + x.ndim if axis < 0 else axis
-        return x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:]))
-
-    return run
-
-
-@_kernel("Transpose", dtypes=_ALL | _TEXT)
-def _transpose(op: Op) -> Kernel:
-    perm = op.get("perm", None)
-    return lambda x: np.transpose(x, perm)
-
-
-@_kernel("Expand", since=8, dtypes=_ALL | _TEXT)
-def _expand(_: Op) -> Kernel:
-    def run(x: Array, target: Array) -> Array:
-        shape = np.broadcast_shapes(x.shape, tuple(target.reshape(-1).tolist()))
-        return np.ascontiguousarray(np.broadcast_to(x, shape)).reshape(shape)
-
-    return run
-
-
-@_kernel("Tile", since=6, dtypes=_ALL | _TEXT)
-def _tile(_: Op) -> Kernel:
-    return lambda x, repeats: np.tile(x, repeats.tolist())
-
-
-@_kernel("Slice", since=10, dtypes=_ALL | _TEXT)
-def _slice(_: Op) -> Kernel:
-    def run(
-        x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
-    ) -> Array:
-        part = [slice(None)] * x.ndim
-        count = starts.size
-        along = range(count) if axes is None else axes.tolist()
-        by = [1] * count if steps is None else steps.tolist()
-        for start, end, axis, step in zip(starts.tolist(), ends.tolist(), along, by, strict=True):
-            size = x.shape[axis]
-            if step < 0:
-                # Past the beginning is no index from the end, which is what numpy takes it for.
-                last = end + size if end < 0 else end
-                first = min(start + size if start < 0 else start, size - 1)
-                part[axis] = slice(first, None if last < 0 else last, step)
-                if first < 0:
-                    part[axis] = slice(0, 0)
-            else:
-                part[axis] = slice(start, end, step)
-        return x[tuple(part)]
-
-    return run
-
-
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
-
-
-@_kernel("Pad", since=11)
-def _pad(op: Op) -> Kernel:
-    mode: Any = _PAD_MODES[op.get("mode", "constant")]
-
-    def run(x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
-        along = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes.tolist()]
-        listed = pads.tolist()
-        pairs = [(0, 0)] * x.ndim
-        for index, axis in enumerate(along):
-            pairs[axis] = listed[index], listed[index + len(along)]
-        # Negative pads cut off before the others add.
-        kept = tuple(
-            slice(max(0, -before), size - max(0, -after))
-            for (before, after), size in zip(pairs, x.shape, strict=True)
-        )
-        added = [(max(0, before), max(0, after)) for before, after in pairs]
-        options = (
-            {}
-            if mode != "constant"
-            else {"constant_values": 0 if value is None else value.reshape(-1)[0]}
-        )
-        return np.pad(x[kept], added, mode, **options)
-
-    return run
-
-
-@_kernel("Split")
-def _split(op: Op) -> Kernel:
-    axis, count = op.get("axis", 0), len(op.outputs)
-
-    def run(x: Array, sizes: Array | None = None) -> list[Array]:
-        listed = op.get("split", None) if sizes is None else sizes.tolist()
-        if listed is None:
-            each = -(-x.shape[axis] // count)
-            if each * (count - 1) > x.shape[axis]:
-                raise ValueError(f"{x.shape[axis]} elements cannot be split into {count} parts")
-            return [
-                x.take(range(i * each, min((i + 1) * each, x.shape[axis])), axis)
-                for i in range(count)
-            ]
-        if len(listed) != count or sum(listed) != x.shape[axis] or min(listed) < 0:
-            raise ValueError(
-                f"{x.shape[axis]} elements cannot be split into {count} parts of {listed}"
-            )
-        return np.split(x, np.cumsum(listed)[:-1], axis)
-
-    return run
-
-
 @_kernel("ConstantOfShape", since=9)
 def _constant_of_shape(op: Op) -> Kernel:
     tensor = op.get("value", None)
@@ -411,12 +217,6 @@ def _integer_matmul(op: Op) -> Kernel:
     return quantization.integer_matmul
 
 
-@_kernel("Trilu", since=14, dtypes=_ALL | _HALF)
-def _trilu(op: Op) -> Kernel:
-    function = np.triu if op.get("upper", 1) else np.tril
-    return lambda x, k=None: function(x, 0 if k is None else int(k.item()))
-
-
 @_kernel("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", since=1, dtypes=_ALL)
 def _reduce(op: Op) -> Kernel:
     functions: dict[str, Any] = {
@@ -430,7 +230,7 @@ def _reduce(op: Op) -> Kernel:
     nothing = bool(op.get("noop_with_empty_axes", 0))
 
     def run(x: Array, axes: Array | None = None) -> Array:
-        along = _axes(op, axes)
+        along = axes_of(op, axes)
         if not along:
             if nothing:
                 return x
@@ -456,6 +256,21 @@ def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
 _EVERY = set(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED}
 
 for _names, _builder, _since, _dtypes in (
+    (("Gather",), movement.gather, 1, _ALL | _HALF | _TEXT),
+    (("GatherElements",), movement.gather_elements, 11, _ALL | _HALF),
+    (("GatherND",), movement.gather_nd, 11, _ALL | _HALF),
+    (("Concat",), movement.concat, 4, _ALL | _TEXT),
+    (("Squeeze",), movement.squeeze, 1, _ALL | _TEXT),
+    (("Unsqueeze",), movement.unsqueeze, 1, _ALL | _TEXT),
+    (("Reshape",), movement.reshape, 5, _ALL | _TEXT),
+    (("Flatten",), movement.flatten, 1, _ALL | _TEXT),
+    (("Transpose",), movement.transpose, 1, _ALL | _TEXT),
+    (("Expand",), movement.expand, 8, _ALL | _TEXT),
+    (("Tile",), movement.tile, 6, _ALL | _TEXT),
+    (("Slice",), movement.slice_, 10, _ALL | _TEXT),
+    (("Pad",), movement.pad, 11, _ALL),
+    (("Split",), movement.split, 1, _ALL),
+    (("Trilu",), movement.trilu, 14, _ALL | _HALF),
     (numbers.UNARY, numbers.unary, 6, _FLOATS | _HALF),
     (("Softmax", "LogSoftmax", "Hardmax"), numbers.softmax, 1, _FLOATS | _HALF),
     (numbers.REDUCTIONS, numbers.reduction, 1, _NUMBERS | _HALF),
