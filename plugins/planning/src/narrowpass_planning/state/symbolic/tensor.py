@@ -92,3 +92,10 @@ def broadcast(one: Dims, other: Dims) -> Dims | None:
 
 
 ONE = Affine.number(1)
+
+
+def element_of(item: bool | float) -> Element:
+    """Return an element that is a constant."""
+    if isinstance(item, bool):
+        return item
+    return Affine.number(item) if isinstance(item, int) else float(item)
