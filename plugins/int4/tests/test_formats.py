@@ -307,6 +307,64 @@ def test_scales_of_the_dtype_of_the_weight(form):
     assert scale.data_type == TensorProto.FLOAT
 
 
+def stored_before(rng):
+    """Return matmuls whose weights are integers, in each form that importers write."""
+    integers = rng.integers(-8, 8, (32, 64)).astype(np.int8)
+    scales = rng.random((32, 2), np.float32) + 0.5
+    packed = rng.integers(0, 256, (32, 2, 16)).astype(np.uint8)
+    nbits = {"domain": "com.microsoft", "K": 64, "N": 32, "bits": 4, "block_size": 32}
+    steps = {"x_scale": np.float32(0.1), "x_zero": np.uint8(128)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1, block_size=32),
+        helper.make_node("Transpose", ["d"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["a"], name="turned"),
+        helper.make_node("MatMulNBits", ["x", "p", "s"], ["b"], name="nbits", **nbits),
+        helper.make_node(
+            "MatMulNBits", ["x", "p", "s"], ["c"], name="f32", accuracy_level=1, **nbits
+        ),
+        helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "x_scale", "x_zero"], ["r"]),
+        helper.make_node("MatMul", ["r", "t"], ["e"], name="static"),
+        helper.make_node("Sum", ["a", "b", "c", "e"], ["y"]),
+    ]
+    constants = {"w": integers, "s": scales, "p": packed, **steps}
+    return model(nodes, {"x": ["m", 64]}, {"y": ["m", 32]}, constants)
+
+
+def test_dynamic_activations_are_requested_of_integers_that_were_there():
+    """Rows of a MatMulNBits that asks for float32, and quantized rows, stay as they are."""
+    proto = stored_before(np.random.default_rng(5))
+    after = rewritten(proto, "int4{activations=dynamic}")
+    requests = {
+        node.name: [p.value for p in node.metadata_props]
+        + [a.i for a in node.attribute if a.name == "accuracy_level"]
+        for node in after.graph.node
+    }
+    assert requests["turned"] == ["dynamic"]
+    assert requests["nbits"] == [4]
+    assert requests["f32"] == [1]
+    assert requests["static"] == []
+    for text in ("int4", "int4{activations=dynamic,red=[turned,nbits]}"):
+        plain = rewritten(proto, text)
+        assert not any(node.metadata_props for node in plain.graph.node)
+        assert [
+            a.i for n in plain.graph.node for a in n.attribute if a.name == "accuracy_level"
+        ] == [1]
+
+
+def test_what_was_requested_of_integers_is_reported():
+    bundle = build(stored_before(np.random.default_rng(5)), "int4{activations=dynamic}")
+    report = bundle.reports[-1].methods["main"]
+    assert report.counters["rows"] == 2
+    found = {
+        each["node"]: each["reason"] for each in report.decisions if "rows" in each["decision"]
+    }
+    assert found == {
+        "turned": "its weight is stored as int8",
+        "nbits": "its weight is stored as uint4",
+    }
+
+
 @pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
 def test_dynamic_activations_are_requested_of_each_matmul(op_type):
     """As metadata, or as the accuracy level of MatMulNBits; what is multiplied stays the same."""

@@ -12,6 +12,7 @@ from narrowpass.errors import PassError, UpgradeError, UsageError
 from narrowpass_int4.matrices import label_of
 from narrowpass_int4.plan import Plan, Rules, plan
 from narrowpass_int4.rewriting import Options, Rewriting
+from narrowpass_int4.stored import request_int8_rows
 from narrowpass_ir.inference import inferred
 from narrowpass_ir.upgrading import upgrade
 
@@ -56,7 +57,8 @@ class Int4(Pass):
             ``dynamic``: quantized to int8 when the model runs, in blocks of the same size, by a
             backend that can: the metadata ``narrowpass.activations`` of the node, or
             ``accuracy_level`` 4 of MatMulNBits. It takes half the time where arithmetic limits, and
-            costs accuracy.
+            costs accuracy. Matmuls whose weights are integers already, as of a GGUF file, have the
+            request too.
         red: nodes whose weights stay wide: globs of names, ``op:TYPE``.
         green: nodes whose weights are narrow also where a rule or `tolerance` would leave them.
         tolerance: the largest error of a layer over its signal, as root mean squares: of its
@@ -90,7 +92,8 @@ class Int4(Pass):
     def run(self, model: ir.Model, ctx: Context) -> PassResult:
         """Quantize the weights of a model.
 
-        Counters: ``int4`` and ``int8`` (weights), ``left`` (nodes that stay wide).
+        Counters: ``int4`` and ``int8`` (weights), ``left`` (nodes that stay wide), ``rows`` (nodes
+        whose weights are integers already, and whose rows become int8).
 
         Raises:
             PassError: the method needs data and there is none; the operator set is old and cannot
@@ -98,6 +101,16 @@ class Int4(Pass):
             DataError: a weight has an element that is infinite or NaN, or an activation on a
                 sample.
         """
+        result = self._quantized(model, ctx)
+        if self.activations == "float":
+            return result
+        requested = request_int8_rows(result.model, self.red, ctx)
+        if not requested:
+            return result
+        note = f"rows of {requested} matmuls with weights that are integers already become int8"
+        return PassResult(result.model, True, f"{result.summary}; {note}")
+
+    def _quantized(self, model: ir.Model, ctx: Context) -> PassResult:
         if self.method in ("gptq", "awq") and ctx.samples is None:
             raise PassError(
                 f"method={self.method} needs data: pass --calibration, or build(calibration=...); "

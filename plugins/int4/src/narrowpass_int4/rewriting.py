@@ -33,6 +33,7 @@ from narrowpass_int4.storage.packing import (
     stored_block,
 )
 from narrowpass_int4.storage.pieces import Layout, Survey, survey
+from narrowpass_int4.stored import INT8_ROWS
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.subgraphs import nested_graphs
 
@@ -449,7 +450,7 @@ def _emit(done: Done, emitter: Emitter, options: Options) -> None:
     for matrix in job.matrices:
         if done.nbits:
             bias = matrix.node.inputs[2] if len(matrix.node.inputs) > 2 else None
-            emitter.matmul_nbits(matrix, packed, bias, level=4 if dynamic else 0)
+            emitter.matmul_nbits(matrix, packed, bias, level=INT8_ROWS if dynamic else 0)
         else:
             if dynamic and matrix.is_matmul:
                 matrix.node.metadata_props[ACTIVATIONS] = "dynamic"
