@@ -23,10 +23,11 @@ class _Family:
         query_norm: see `Config`.
         gemma: whether embeddings are scaled and the activation is gelu.
         post_norms: see `Config`.
-        local: every so many layers one sees all positions, and the others a span; 0 where all
-            are alike.
-        local_base: of rotary frequencies of layers with a span; 0 for that of the others.
-        fused: whether q, k and v are one tensor, and gate and up.
+        local: every so many layers one sees all positions, and the others a span, where the file
+            does not say which; 0 where all are alike.
+        local_base: of rotary frequencies of layers with a span, where the file does not say it; 0
+            for that of the others.
+        gated: whether gate and up are one tensor.
     """
 
     interleaved: bool = False
@@ -35,7 +36,7 @@ class _Family:
     post_norms: bool = False
     local: int = 0
     local_base: float = 0.0
-    fused: bool = False
+    gated: bool = False
 
 
 FAMILIES: Mapping[str, _Family] = {
@@ -45,7 +46,7 @@ FAMILIES: Mapping[str, _Family] = {
     "gemma": _Family(gemma=True),
     "gemma2": _Family(gemma=True, post_norms=True, local=2),
     "gemma3": _Family(gemma=True, post_norms=True, local=6, local_base=10_000.0, query_norm=True),
-    "phi3": _Family(fused=True),
+    "phi3": _Family(gated=True),
 }
 """By the field ``general.architecture``."""
 
@@ -93,24 +94,26 @@ def names_of(metadata: Metadata) -> dict[str, Part]:
         for name, stem in _LAYER.items():
             for kind, suffix in (("weight", ""), ("bias", ".bias")):
                 names[f"{layer}.{name}{suffix}"] = Part(f"blk.{layer}.{stem}.{kind}")
-        if family.fused:
-            names.update(_fused(metadata, layer))
+        if f"blk.{layer}.attn_qkv.weight" in metadata.tensors:
+            names.update(_joined(metadata, layer))
+        if family.gated:
+            hidden, up = _count(metadata, "feed_forward_length"), f"blk.{layer}.ffn_up.weight"
+            names[f"{layer}.gate"] = Part(up, 0, hidden)
+            names[f"{layer}.up"] = Part(up, hidden, hidden)
     return names
 
 
-def _fused(metadata: Metadata, layer: int) -> dict[str, Part]:
-    """Return the rows of q, k and v in one tensor, and of gate and up in another."""
+def _joined(metadata: Metadata, layer: int) -> dict[str, Part]:
+    """Return the rows of q, k and v, and their biases, in one tensor."""
     q = _count(metadata, "attention.head_count") * _head(metadata)
     k = _groups(metadata) * _head(metadata)
-    hidden = _count(metadata, "feed_forward_length")
-    joined, up = f"blk.{layer}.attn_qkv.weight", f"blk.{layer}.ffn_up.weight"
-    return {
-        f"{layer}.q": Part(joined, 0, q),
-        f"{layer}.k": Part(joined, q, k),
-        f"{layer}.v": Part(joined, q + k, k),
-        f"{layer}.gate": Part(up, 0, hidden),
-        f"{layer}.up": Part(up, hidden, hidden),
-    }
+    found = {}
+    for kind, suffix in (("weight", ""), ("bias", ".bias")):
+        tensor = f"blk.{layer}.attn_qkv.{kind}"
+        found[f"{layer}.q{suffix}"] = Part(tensor, 0, q)
+        found[f"{layer}.k{suffix}"] = Part(tensor, q, k)
+        found[f"{layer}.v{suffix}"] = Part(tensor, q + k, k)
+    return found
 
 
 def _count(metadata: Metadata, key: str, *, most: int = 1 << 31) -> int:
@@ -142,13 +145,14 @@ def config_of(metadata: Metadata, weights: GgufWeights) -> Config:
         raise ModelError("it has experts, which are not supported; use a model without")
     layers, width = _count(metadata, "block_count"), _count(metadata, "embedding_length")
     heads, head = _count(metadata, "attention.head_count"), _head(metadata)
+    _refuse_other_fields(metadata, head)
     span = metadata.get("{}.attention.sliding_window", int, 0)
-    local = [family.local > 0 and (i + 1) % family.local != 0 for i in range(layers)]
+    local = _local_layers(metadata, family, layers)
     if family.local and not span:
         raise ModelError(f"lacks {metadata.architecture}.attention.sliding_window")
-    spans = tuple(span if family.local and here else 0 for here in local)
-    if family.fused and span:
-        spans = (span,) * layers
+    # All layers of Phi 3 have the span of their file, which is 0 where there is none.
+    every = metadata.architecture == "phi3"
+    spans = tuple(span if here or every else 0 for here in local)
     turns = _rotary(metadata, family, head)
     return Config(
         vocabulary=weights.shape("embedding")[0],
@@ -172,6 +176,61 @@ def config_of(metadata: Metadata, weights: GgufWeights) -> Config:
     )
 
 
+_NEUTRAL: Mapping[str, float] = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0,
+    "attention.max_alibi_bias": 0,
+    "attention.scale": 0,
+    "attention.shared_kv_layers": 0,
+    "rope.scale_linear": 1,
+    "rope.scaling.alpha": 0,
+    "rope.scaling.attn_factor": 1,
+    "rope.scaling.yarn_attn_factor": 1,
+    "rope.scaling.yarn_ext_factor": 1,
+    "rope.scaling.yarn_log_multiplier": 0,
+}
+"""Fields that are not read, and with which value they change nothing."""
+
+
+def _refuse_other_fields(metadata: Metadata, head: int) -> None:
+    """Refuse a file with a field that changes what is computed and is not read.
+
+    Raises:
+        ModelError: it has one.
+    """
+    same = {f"attention.{name}": head for name in ("value_length", "key_length_swa")}
+    for key, neutral in {**_NEUTRAL, **same, "attention.value_length_swa": head}.items():
+        found: object = metadata.get(f"{{}}.{key}", object, neutral)
+        if found != neutral:
+            raise ModelError(
+                f"field {metadata.architecture}.{key} is {found!r:.60}, where only {neutral!r} is "
+                "supported"
+            )
+
+
+def _local_layers(metadata: Metadata, family: _Family, layers: int) -> list[bool]:
+    """Return for each layer whether it sees a span of positions only.
+
+    Raises:
+        ModelError: the file's pattern is not that of its layers.
+    """
+    if not family.local:
+        return [False] * layers
+    key = "{}.attention.sliding_window_pattern"
+    pattern: Any = metadata.get(key, object, family.local)
+    if isinstance(pattern, list):
+        if len(pattern) != layers or not all(isinstance(here, bool | int) for here in pattern):
+            raise ModelError(f"{pattern!r:.60} says of {len(pattern)} layers, and not of {layers}")
+        return [bool(here) for here in pattern]
+    if not isinstance(pattern, int) or pattern < 0:
+        raise ModelError(
+            f"{metadata.architecture}.attention.sliding_window_pattern is {pattern!r:.60}, and no "
+            "number of layers"
+        )
+    # 0: all layers see a span.
+    return [pattern == 0 or (i + 1) % pattern != 0 for i in range(layers)]
+
+
 def _score_scale(metadata: Metadata, head: int, width: int, heads: int, layers: int) -> float:
     # The files do not say it: Gemma 2 and 3 of 27 B divide by the width of a head of the stream.
     kinds = {("gemma2", 46), ("gemma3", 62)}
@@ -193,6 +252,8 @@ def _rotary(metadata: Metadata, family: _Family, head: int) -> dict[bool, Rotary
             "original_max_position_embeddings": metadata.get(
                 "{}.rope.scaling.original_context_length", int, context
             ),
+            "beta_fast": metadata.get("{}.rope.scaling.yarn_beta_fast", float, 32.0),
+            "beta_slow": metadata.get("{}.rope.scaling.yarn_beta_slow", float, 1.0),
         }
     for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
         if name in metadata.tensors:
@@ -206,6 +267,7 @@ def _rotary(metadata: Metadata, family: _Family, head: int) -> dict[bool, Rotary
             raise ModelError(f"rope_freqs.weight has {len(divisors)} numbers, and not {size // 2}")
     # Each is computed once: layers of one kind share the object, and so its cosines.
     turned = rotary(size, base, interleaved=family.interleaved, divisors=divisors, scaling=scaling)
-    if not family.local_base:
+    local_base = metadata.get("{}.rope.freq_base_swa", float, family.local_base)
+    if not local_base:
         return {False: turned, True: turned}
-    return {False: turned, True: rotary(size, family.local_base)}
+    return {False: turned, True: rotary(size, local_base)}
