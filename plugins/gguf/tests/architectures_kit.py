@@ -20,7 +20,7 @@ class Variant:
     Attributes:
         architecture: of the file.
         layers: how many.
-        span: positions that layers with a window see; 0 where the file has none.
+        span: positions that layers with a span see; 0 where the file has none.
         head: elements of a head; those that do not follow from the width need fields.
         local_base: ``rope.freq_base_swa``; 0 where the file lacks it.
         pattern: ``attention.sliding_window_pattern``; None where the file lacks it.

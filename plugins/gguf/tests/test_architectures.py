@@ -69,7 +69,7 @@ def test_logits_of_llama_cpp(name, backend, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_window_of_phi3(backend, tmp_path):
+def test_the_span_of_phi3(backend, tmp_path):
     """llama.cpp ignores it; transformers does not."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     variant = Variant("phi3", head=16, span=kit.SPAN)
@@ -129,7 +129,7 @@ def test_fields_that_change_what_is_computed(field, value, tmp_path):
 
 
 @pytest.mark.parametrize("pattern", [[True, False], [0.5, 1.0, 1.0]])
-def test_patterns_of_windows_that_are_not_those_of_the_layers(pattern, tmp_path):
+def test_patterns_that_are_not_those_of_the_layers(pattern, tmp_path):
     path = tmp_path / "model.gguf"
     kit.write(path, Variant("gemma3", layers=3, span=kit.SPAN, pattern=pattern))
     with pytest.raises(ModelError, match="layers"):
