@@ -157,6 +157,52 @@ def test_a_vocabulary_without_an_unknown_token():
         tokenizer.encode("b")
 
 
+RANGE = "{% set r = range(99999) %}"
+ENDLESS = {
+    "loops": RANGE + "{% for a in r %}{% for b in r %}{% for c in r %}" + 3 * "{% endfor %}",
+    "texts": RANGE + "{% for a in r %}{% for b in r %}x{% endfor %}{% endfor %}",
+    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(90) }}",
+    "recursion": RANGE + "{% for a in r recursive %}{{ loop(r) if loop.depth < 4 }}{% endfor %}",
+    "filters": RANGE + "{% for a in r if r|sum %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
+def test_a_chat_template_that_does_not_end(source, monkeypatch):
+    monkeypatch.setattr("narrowpass_generate.bounds.SECONDS", 0.2)
+    with pytest.raises(DataError, match=r"folder: .* fails: it does not end within 0.2 s"):
+        ChatTemplate(source, {}, "folder").render([])
+
+
+def doubled(text):
+    """Return a template that doubles a text 99 times."""
+    begin = "{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = "
+    return f"{begin}{text} %}}{{% endfor %}}"
+
+
+LONG = {
+    "joined": doubled("n.x ~ n.x"),
+    "added": doubled("n.x + n.x"),
+    "filtered": doubled("[n.x, n.x]|join"),
+    "called": doubled("n.x.replace('a', 'aa')"),
+    "repeated": "{{ 'a' * 10 ** 9 }}",
+    "list": "{{ [1] * 10 ** 9 }}",
+    "written": "{% set x = 'a' * 10 ** 6 %}{% for a in range(99) %}{{ x }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", LONG.values(), ids=LONG)
+def test_a_chat_template_whose_texts_are_too_long(source):
+    with pytest.raises(DataError, match="its texts are longer than 67,108,864 characters"):
+        ChatTemplate(source, {}, "folder").render([])
+
+
+def test_a_chat_template_whose_numbers_are_too_large():
+    with pytest.raises(DataError, match="of integers of that size"):
+        ChatTemplate("{{ 10 ** (10 ** 10) }}", {}, "folder").render([])
+
+
 def test_a_chat_template_that_needs_all_memory():
     template = ChatTemplate('{{ "a" * 10 ** 18 }}', {}, "folder")
     with pytest.raises(DataError, match="the chat template fails"):

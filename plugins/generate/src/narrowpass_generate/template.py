@@ -11,9 +11,9 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from narrowpass.errors import DataError
+from narrowpass_generate.bounds import BoundedEnvironment
 
 
 class _GenerationTag(Extension):
@@ -31,7 +31,7 @@ class ChatTemplate:
     """Text of a conversation, as the model was trained to read it.
 
     A template comes with a model and is not trusted: it cannot reach what it is not given, nor
-    change it.
+    change it, and its time and the length of its texts are bounded.
 
     Args:
         source: Jinja, with the names that transformers passes to templates.
@@ -43,13 +43,13 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str], where: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
-        self._where, self._tokens = where, dict(tokens)
+        self._where, self._tokens, self._environment = where, dict(tokens), environment
         try:
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
@@ -63,16 +63,16 @@ class ChatTemplate:
             answer: whether the beginning of the assistant's next message follows.
 
         Raises:
-            DataError: the template refuses the messages, or fails.
+            DataError: the template refuses the messages, fails, or does not end.
         """
         try:
-            return self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=answer,
-                tools=None,
-                documents=None,
-                **self._tokens,
-            )
+            values: dict[str, Any] = {
+                "messages": [dict(message) for message in messages],
+                "add_generation_prompt": answer,
+                "tools": None,
+                "documents": None,
+            }
+            return self._environment.render(self._template, values | self._tokens)
         # What a template does with values may raise what Python does with them.
         except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError) as error:
             raise DataError(f"{self._where}: the chat template fails: {error}") from error
