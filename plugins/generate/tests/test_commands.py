@@ -183,15 +183,22 @@ def test_wrong_bundles(bundle, tmp_path):
     assert (code, "it is not the model's own" in err) == (1, True)
 
 
+@pytest.fixture(scope="module")
+def long_bundle(tmp_path_factory):
+    """Return a decoder whose answers take minutes."""
+    path = tmp_path_factory.mktemp("long") / "long.narrow"
+    shape = Shape(vocabulary=320, layers=12, width=256, hidden=1024, positions=30_000)
+    narrowpass.build(models_of(shape), "", out=path)
+    write_files(path, config={"max_position_embeddings": 30_000})
+    return path
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.parametrize("stream", ["--stream", "--json"])
-def test_an_interrupt_ends_it(bundle, tmp_path, stream):
+def test_an_interrupt_ends_it(long_bundle, stream):
     """The interrupt comes while tokens are generated: after the first text, or after a while."""
-    long = tmp_path / "long.narrow"
-    shape = Shape(vocabulary=320, layers=12, width=256, hidden=1024, positions=30_000)
-    narrowpass.build(models_of(shape), "", out=long)
-    write_files(long, config={"max_position_embeddings": 30_000})
-    command = [sys.executable, "-m", "narrowpass", "generate", long, "the", "--tokens", "29000"]
+    command = [sys.executable, "-m", "narrowpass", "generate", long_bundle, "the"]
+    command += ["--tokens", "29000"]
     with subprocess.Popen(
         [*command, stream], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -209,3 +216,45 @@ def test_an_interrupt_ends_it(bundle, tmp_path, stream):
         assert 0 < len(document["tokens"]) < 29_000
     else:
         assert "ended by interrupted" in err
+
+
+def chat(bundle, **streams):
+    """Begin a chat whose answers have 29,000 tokens."""
+    command = [sys.executable, "-m", "narrowpass", "chat", bundle, "--tokens", "29000"]
+    return subprocess.Popen(command, text=True, bufsize=1, **streams)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_an_interrupt_ends_an_answer_and_not_the_chat(long_bundle):
+    pipe = subprocess.PIPE
+    with chat(long_bundle, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        for message in ("the cat", "the dog"):
+            process.stdin.write(f"{message}\n")
+            assert process.stdout.read(1)
+            process.send_signal(signal.SIGINT)
+            while process.stdout.read(1) != "\n":
+                pass
+        out, err = process.communicate("/exit\n", timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals and terminals")
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+def test_an_interrupt_between_answers_ends_the_chat(long_bundle, terminal):
+    """With 130, and without a traceback; on a terminal, where it asks for a message, too."""
+    pipe = subprocess.PIPE
+    ours, theirs = os.openpty() if terminal else (None, pipe)
+    with chat(long_bundle, stdin=theirs, stdout=pipe, stderr=pipe) as process:
+        if terminal:
+            os.close(theirs)
+            assert "/reset forgets" in process.stderr.readline()
+        else:
+            process.stdin.write("/reset\n")
+            assert "is forgotten" in process.stderr.readline()
+        time.sleep(0.5)  # until it waits for a message
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    if ours is not None:
+        os.close(ours)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
