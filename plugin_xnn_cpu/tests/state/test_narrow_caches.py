@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from xnn_kit import compile_model
 
@@ -294,6 +295,21 @@ def test_damaged_files(tmp_path):
                 session.load(tmp_path / "damaged.npz")
         for name, value in session.values().items():
             np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_files_of_narrow_caches_in_plain_sessions(dtype, tmp_path):
+    """They have no reader for them, and say so; what they have stays."""
+    case = Case(4, 2, 16, 24)
+    with compile_model(case.model) as program, program.session(dtype) as session:
+        session.run(case.feeds(3, 0))
+        session.save(tmp_path / "state.npz")
+    bundle = narrowpass.build(ir.from_proto(case.model), "", target="reference")
+    with narrowpass.load(bundle, "reference") as program, program.session() as plain:
+        plain.restore(case.caches(2))
+        with pytest.raises(UsageError, match=rf"caches of {dtype}, which only .* its backend has"):
+            plain.load(tmp_path / "state.npz")
+        assert plain.length == 2
 
 
 def test_what_cannot_be_asked_for():

@@ -254,6 +254,12 @@ class Session(Uncopied, abc.ABC):
 
     def _take_file(self, arrays: Mapping[str, Array]) -> None:
         """Replace all states by what `load` has read."""
+        kinds = {name.partition(".")[0] for name in arrays} & {"float16", "bfloat16", "int8"}
+        if kinds:
+            raise UsageError(
+                f"the file has caches of {min(kinds)}, which only sessions that append to caches in "
+                f"place read; this one does not: {self.reason or 'its backend has none'}"
+            )
         self.restore({name.removeprefix("state."): value for name, value in arrays.items()})
 
     def close(self) -> None:
