@@ -257,8 +257,8 @@ class Session(Uncopied, abc.ABC):
         kinds = {name.partition(".")[0] for name in arrays} & {"float16", "bfloat16", "int8"}
         if kinds:
             raise UsageError(
-                f"the file has caches of {min(kinds)}, which only sessions that append to caches in "
-                f"place read; this one does not: {self.reason or 'its backend has none'}"
+                f"the file has caches of {min(kinds)}, which only sessions that append in place "
+                f"read; this one does not: {self.reason or 'its backend has none'}"
             )
         self.restore({name.removeprefix("state."): value for name, value in arrays.items()})
 
