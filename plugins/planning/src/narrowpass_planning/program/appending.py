@@ -86,9 +86,28 @@ class AppendingMethods:
                 if method is not None:
                     found[name] = method
             self._packed.append(session)
+        if not found:
+            self._check_fixed()
         if len({frozenset(method.caches) for method in found.values()}) > 1:
             raise AppendError("its methods append to different caches")
         return found
+
+    def _check_fixed(self) -> None:
+        """Say of caches of fixed size, which do not grow, why they are fed to each run.
+
+        Raises:
+            AppendError: a method has one.
+        """
+        bundle = self._sources.bundle
+        for name, model in bundle.methods.items():
+            states = {state.output: state for state in bundle.states}
+            for output in model.graph.outputs:
+                state, node = states.get(output.name or ""), output.producer()
+                if state is not None and node is not None and node.op_type == "TensorScatter":
+                    raise AppendError(
+                        f"method {name!r}: cache {state.input!r} has a fixed size, and node "
+                        f"{node.name or output.name!r} (TensorScatter) writes rows into a copy"
+                    )
 
     def _method(
         self,
