@@ -37,7 +37,7 @@ def main() -> None:
         sessions = {dtype: program.session(dtype) for dtype in o.dtype}
         for session in sessions.values():
             session.run(before, "decode")
-            session.run(prompt, "decode")  # makes room, and sizes all steps
+            session.run(prompt, "decode")  # buffers grow, and steps get their sizes
         taken: dict[str, list[float]] = {dtype: [] for dtype in o.dtype}
         for _ in range(o.rounds):
             for dtype, session in sessions.items():
