@@ -6,10 +6,12 @@ Beside onnx's evaluator with caches as feeds.
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
 
 import onnx
 import pytest
-from masks_kit import FED, MASKS, Reference, assert_close, decoder, feeds_of
+from masks_kit import FED, MASKS, decoder, feeds_of
+from sessions_kit import Reference, assert_close, follow
 from xnn_kit import compile_model
 
 from narrowpass_planning.state.session import AppendingSession
@@ -25,9 +27,12 @@ def test_prompts_and_tokens(form, batch, threads):
     with compile_model(model, threads=threads) as program, program.session() as session:
         assert isinstance(session, AppendingSession), session.reason
         assert not session.reason
-        for step, rows in enumerate((9, 1, 1, 1, 12, 1, 5, 1, 1, 60, 1)):
-            feeds = feeds_of(form, rows, session.length, step, batch)
-            assert_close(session.run(feeds)["y"], reference.run(feeds))
+        follow(
+            session,
+            reference,
+            partial(feeds_of, form, batch=batch),
+            (9, 1, 1, 1, 12, 1, 5, 1, 1, 60, 1),
+        )
         values = session.values()
         for name, wanted in zip(("past_k", "past_v"), reference.caches, strict=True):
             assert_close(values[name], wanted)
@@ -70,18 +75,19 @@ def test_sizes_of_a_model_may_have_any_name():
     reference = Reference(model)
     with compile_model(model) as program, program.session() as session:
         assert isinstance(session, AppendingSession), session.reason
-        for step, rows in enumerate((7, 1, 1)):
-            feeds = feeds_of("window_size", rows, session.length, step)
-            assert_close(session.run(feeds)["y"], reference.run(feeds))
+        follow(session, reference, partial(feeds_of, "window_size"), (7, 1, 1))
 
 
 def test_buffers_grow():
     model = decoder("window_size")
     reference = Reference(model)
     with compile_model(model) as program, program.session() as session:
-        for step, rows in enumerate((250, 1, 1, 1, 1, 1, 1, 1, 1, 600, 1)):
-            feeds = feeds_of("window_size", rows, session.length, step)
-            assert_close(session.run(feeds)["y"], reference.run(feeds))
+        follow(
+            session,
+            reference,
+            partial(feeds_of, "window_size"),
+            (250, 1, 1, 1, 1, 1, 1, 1, 1, 600, 1),
+        )
         assert (session.length, session.room) == (859, 1024)
 
 

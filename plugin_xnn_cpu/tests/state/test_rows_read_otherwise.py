@@ -5,11 +5,14 @@ Beside onnx's evaluator with caches as feeds.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx
 import pytest
-from masks_kit import Reference, assert_close, decoder, feeds_of
+from masks_kit import decoder, feeds_of
 from onnx.reference import ReferenceEvaluator
+from sessions_kit import Reference, assert_close, follow
 from xnn_kit import compile_model
 
 from narrowpass.errors import DataError
@@ -55,9 +58,7 @@ def test_a_mask_of_one_row_for_all_queries():
     reference = Reference(model)
     with compile_model(model) as program, program.session() as session:
         assert "is no causal mask of attention" in session.reason
-        for step, rows in enumerate((5, 1, 4, 1)):
-            feeds = feeds_of("added", rows, session.length, step)
-            assert_close(session.run(feeds)["y"], reference.run(feeds))
+        follow(session, reference, partial(feeds_of, "added"), (5, 1, 4, 1))
 
 
 def test_a_token_refuses_what_a_prompt_refuses():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
+from functools import partial
 
 import numpy as np
 import onnx
 import pytest
-from onnx.reference import ReferenceEvaluator
+from sessions_kit import Reference, assert_close, follow
 from xnn_kit import compile_model
 
 import narrowpass
@@ -111,25 +112,6 @@ def feeds_of(form: str, rows: int, past: int, seed: int, batch: int = 1) -> dict
     return {"x": x, "unused": np.zeros(1, np.float32)}
 
 
-class Reference:
-    """The same loop on onnx's evaluator, which is fed whole caches."""
-
-    def __init__(self, model: onnx.ModelProto, batch: int = 1) -> None:
-        self._evaluator = ReferenceEvaluator(model)
-        self.caches = [np.zeros((batch, GROUPS, 0, HEAD), np.float32)] * 2
-
-    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
-        """Return ``y``, and keep the caches."""
-        caches = dict(zip(("past_k", "past_v"), self.caches, strict=True))
-        y, *self.caches = self._evaluator.run(None, {**feeds, **caches})
-        return y
-
-
-def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Compare float32 accumulated in another order: 24 terms, relative to the largest element."""
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("form", FORMS)
@@ -153,9 +135,9 @@ def test_buffers_grow():
     model = decoder()
     reference = Reference(model)
     with compile_model(model) as program, program.session() as session:
-        for step, rows in enumerate((250, 1, 1, 1, 1, 1, 1, 1, 1, 600, 1)):
-            feeds = feeds_of("added", rows, session.length, step)
-            assert_close(session.run(feeds)["y"], reference.run(feeds))
+        follow(
+            session, reference, partial(feeds_of, "added"), (250, 1, 1, 1, 1, 1, 1, 1, 1, 600, 1)
+        )
         assert (session.length, session.room) == (859, 1024)
 
 
@@ -295,9 +277,7 @@ def test_caches_that_others_read_are_fed_instead(old):
         session = program.session()
         assert isinstance(session, PlainSession)
         assert "cache" in session.reason
-        for step, rows in enumerate((4, 1, 1)):
-            feeds = feeds_of("added", rows, session.length, step)
-            assert_close(session.run(feeds)["y"], reference.run(feeds))
+        follow(session, reference, partial(feeds_of, "added"), (4, 1, 1))
 
 
 @pytest.mark.parametrize("length", [-1, 1 << 40, 250])

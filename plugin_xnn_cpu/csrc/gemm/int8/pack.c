@@ -5,7 +5,7 @@
 typedef struct {
   size_t group;
   size_t columns; /* of a panel; half as many of the last one where these suffice */
-  size_t heads;   /* rows of 32 bits before the weights: bias, scales, column sums for VNNI */
+  size_t heads;   /* rows of 32 bits before the weights: bias, scales, totals of columns for VNNI */
   size_t alignment;
   size_t channels; /* of a depthwise block */
   size_t element;  /* bytes of a depthwise weight */

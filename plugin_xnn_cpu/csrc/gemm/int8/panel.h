@@ -10,8 +10,8 @@
 /* There are two packed layouts. The 2-way interleaved one is for processors that multiply pairs of
  * int16 and add them (vpmaddwd): inputs are upcast to int16, less their zero point. The 4-way
  * interleaved one is for VNNI, which multiplies K-groups of 4, u8 by s8: inputs are stored with an
- * offset of +128, and their zero point, times the column sums of the weights, is subtracted from
- * the accumulators.
+ * offset of +128, and their zero point, times the totals of the weights' columns, is subtracted
+ * from the accumulators.
  *
  * A 2-way panel has its bias (int32), its scales, then for each pair of inputs two weights for each
  * column. Columns are in the order in which AVX2 packs two vectors of 8. */
@@ -24,7 +24,7 @@ size_t np_int8_panel_size(size_t k_group, size_t columns, size_t k_groups);
 #define NP_INT8_VNNI_MR 14 /* rows of the largest micro-kernel */
 #define NP_INT8_VNNI_NR 32 /* columns of a panel; 16 of the last one where these suffice */
 
-/* A 4-way panel has its bias, its scales and the column sums of its weights (32 bits each), then
+/* A 4-way panel has its bias, its scales and the totals of its columns (32 bits each), then
  * for each K-group of 4 the four weights of each column. */
 NP_INLINE size_t np_int8_vnni_panel_width(size_t columns) {
   return columns > 16 ? NP_INT8_VNNI_NR : 16;
@@ -35,7 +35,7 @@ NP_INLINE size_t np_int8_vnni_head_size(size_t columns) {
   return np_int8_vnni_panel_width(columns) * 12;
 }
 
-/* Depthwise weights for VNNI: channels by 64, whose bias, scales and column sums of weights lie
+/* Depthwise weights for VNNI: channels by 64, whose bias, scales and totals of weights lie
  * before the weights. See depthwise/int8.c for the order of channels. */
 #define NP_INT8_VNNI_CHANNELS 64
 #define NP_INT8_VNNI_PIXEL 256 /* bytes of four pixels, one below the other */
@@ -100,7 +100,7 @@ typedef struct {
   size_t width; /* of a kernel window */
   size_t column_stride;
   const uint8_t *weights; /* interleaved too */
-  const uint8_t *head;    /* bias, scales and, for VNNI, column sums */
+  const uint8_t *head;    /* bias, scales and, for VNNI, totals of columns */
   size_t columns;
   int8_t *out;
   size_t out_stride;

@@ -20,7 +20,7 @@ typedef struct {
 
 /* How the accumulators of a panel are requantized. */
 typedef struct {
-  /* Initial accumulators: the bias less the zero point times the column sums of the weights. */
+  /* Initial accumulators: the bias less the zero point times the totals of the weights' columns. */
   int32_t start[WIDE] __attribute__((aligned(64)));
   int small; /* no scaled sum is too large to be converted */
 } panel_start;
