@@ -23,6 +23,7 @@ PUBLIC_MODULES = (
     "narrowpass_ir.siblings",
     "narrowpass_ir.sizes",
     "narrowpass_ir.state",
+    "narrowpass_ir.state_finding",
     "narrowpass_ir.subgraphs",
     "narrowpass_ir.tensors",
     "narrowpass_ir.tensors.distinct",

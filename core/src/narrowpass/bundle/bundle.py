@@ -16,7 +16,7 @@ from narrowpass.bundle._plan import Plan, create_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, StateInfo
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, NarrowpassError, UsageError
-from narrowpass.state.finding import check_states, find_states
+from narrowpass_ir.state_finding import check_states, find_states
 from narrowpass_ir.arguments import Uncopied, count_of, instance_of, kind_of
 from narrowpass_ir.files import write_file
 from narrowpass_ir.garbage import pause_collection

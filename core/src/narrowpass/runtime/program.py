@@ -118,6 +118,38 @@ class Program(Uncopied, abc.ABC):
             )
         return PlainSession(self, self.states)
 
+    def run_sessions(
+        self,
+        sessions: Sequence[Session],
+        feeds: Sequence[Feeds],
+        method: str = "main",
+        outputs: Sequence[str] | None = None,
+    ) -> list[Outputs]:
+        """Run a method in several sessions of the program, such as those of several users.
+
+        A backend that can computes them at once, and reads the weights once; others run in turn.
+        Results are those of `Session.run`, within the rounding of matmuls with other numbers of
+        rows. All sessions run, or none: after an error each has the state that it had before.
+
+        Args:
+            sessions: of this program, no one twice.
+            feeds: for each session, as for `Session.run`.
+            method: as for `run`.
+            outputs: as for `Session.run`.
+
+        Returns:
+            The results of each session.
+
+        Raises:
+            UsageError: no session, one twice or of another program, or not as many feeds; or as
+                `Session.run`, as are the errors below. The message has the session's index.
+            DataError: feeds that do not fit.
+            BackendError: the computation failed.
+        """
+        from narrowpass.state.together import run_sessions  # entry modules must not import numpy
+
+        return run_sessions(self, sessions, feeds, method, outputs)
+
     def check_states(self) -> None:
         """Check that there is state for a session to keep.
 

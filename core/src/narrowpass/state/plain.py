@@ -77,6 +77,12 @@ class PlainSession(Session):
                 kept = range(value.shape[state.axis] - rows)
                 self._kept[state.input] = np.ascontiguousarray(value.take(kept, state.axis))
 
+    def _mark(self, method: str) -> object:
+        return dict(self._kept)  # no run writes to an array that it was fed
+
+    def _return_to(self, mark: Any) -> None:
+        self._kept = mark
+
     def _fork(self) -> Self:
         other = type(self)(self._program, self.states, self.reason)
         # No run writes to an array that it was fed.

@@ -8,7 +8,7 @@ import os
 import threading
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -71,6 +71,7 @@ class Session(Uncopied, abc.ABC):
     """
 
     _instead = "Session.fork starts another one with the same state"
+    _program: Runner
 
     def __init__(self, states: Sequence[State]) -> None:
         self.states = tuple(states)
@@ -105,22 +106,42 @@ class Session(Uncopied, abc.ABC):
             BackendError: the computation failed; the state stays as it was.
         """
         with self._lock:
-            self._check_open()
-            if not isinstance(feeds, Mapping):
-                raise DataError(
-                    f"feeds are a mapping of input names to arrays, not {kind_of(feeds)}"
-                )
-            for state in self.states:
-                if state.input in feeds:
-                    raise UsageError(
-                        f"input {state.input!r} is state, which the session feeds; leave it out, "
-                        "or call restore"
-                    )
+            self._check_run(feeds)
             return self._run(feeds, method, outputs)
+
+    def _check_run(self, feeds: Feeds) -> None:
+        """Check that the session is open, and that feeds are a mapping without states."""
+        self._check_open()
+        if not isinstance(feeds, Mapping):
+            raise DataError(f"feeds are a mapping of input names to arrays, not {kind_of(feeds)}")
+        for state in self.states:
+            if state.input in feeds:
+                raise UsageError(
+                    f"input {state.input!r} is state, which the session feeds; leave it out, "
+                    "or call restore"
+                )
 
     @abc.abstractmethod
     def _run(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Outputs:
         """Run a method; see `run`."""
+
+    def _kind(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Hashable:
+        """Return a key: sessions of equal ones may be able to run at once; None for no other."""
+        return None
+
+    def _run_merged(
+        self, sessions: Sequence[Self], feeds: Sequence[Feeds], method: str
+    ) -> list[Outputs] | None:
+        """Run sessions of one `_kind` at once, this one among them; None where they run in turn."""
+        return None
+
+    @abc.abstractmethod
+    def _mark(self, method: str) -> object:
+        """Return what `_return_to` takes to undo a run of a method."""
+
+    @abc.abstractmethod
+    def _return_to(self, mark: Any) -> None:
+        """Return to the state of a mark."""
 
     def values(self) -> dict[str, Array]:
         """Return copies of the states by input name; those that no run has set are left out."""

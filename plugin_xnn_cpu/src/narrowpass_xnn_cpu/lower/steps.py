@@ -41,6 +41,10 @@ class Unary(Computation):
         """See `Computation.pack`."""
         return elementwise.Unary(self.function, self.parameters)
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 0
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
@@ -70,6 +74,10 @@ class Binary(Computation):
         """See `Computation.pack`."""
         return elementwise.Binary(self.function)
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 0
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         first, second = shapes
@@ -97,6 +105,10 @@ class Lookup(Computation):
     overwrites: ClassVar[tuple[int, ...]] = (0,)
     table: bytes
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 0
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
@@ -114,6 +126,10 @@ class Convert(Computation):
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         return f"convert {op.operands[0].dtype.name} to {op.output.dtype.name}"
+
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 0
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -142,6 +158,10 @@ class RoundTo(Computation):
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         return f"round to {self.dtype.name}"
+
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 0
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -55,6 +55,13 @@ class Computation(Record, abc.ABC):
         """Return the operand with new rows, and their axis in it and in the cache; see `Step`."""
         return None
 
+    def row_axes(self) -> int | None:
+        """Return how many of the last axes make up a row, where rows are independent; see `Step`.
+
+        None where rows are computed together.
+        """
+        return None
+
     def reuse_key(self) -> Hashable:
         """Return a key: for equal keys and operand shapes, `size` returns equal results.
 

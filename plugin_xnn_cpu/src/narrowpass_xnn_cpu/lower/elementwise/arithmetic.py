@@ -73,6 +73,10 @@ class AddClamp(Computation):
     overwrites: ClassVar[tuple[int, ...]] = (0, 1)
     limits: tuple[float, float]
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 0
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, other = shapes
@@ -98,6 +102,10 @@ class Function(Computation):
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
         return self.function
+
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 0
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

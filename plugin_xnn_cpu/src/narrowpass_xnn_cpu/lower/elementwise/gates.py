@@ -49,6 +49,10 @@ class Gate(Computation):
         """See `Computation.in_place`."""
         return () if self.parts else (0, 1)
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 1 if self.parts else 0
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape = shapes[0]

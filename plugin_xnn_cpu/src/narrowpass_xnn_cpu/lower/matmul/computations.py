@@ -103,6 +103,10 @@ class ConstantMatMul(WithEpilogue):
         found = self.choices(target.current())
         return PackedConstantMatMul(found, self.epilogue, self.rows, session)
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 1
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, packed = shapes[0], step.packed
@@ -132,6 +136,10 @@ class QuantizeRows(Computation):
     mnemonic = "quantize_rows"
     kernel = "rows to int8"
     channels: int
+
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 1
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -89,6 +89,10 @@ class JoinedMatMul(Computation):
             packed.append(operator)
         return JoinedMatmul(packed, gated=self.gated)
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 1
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,), packed = shapes, step.packed
@@ -115,6 +119,10 @@ class Segment(Computation):
     kernel = "view"
     columns: int
     width: int
+
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return 1
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -35,6 +35,10 @@ class Gather(Computation):
     mnemonic = "gather"
     axis: int
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`: of the table, which is constant, and of the indices."""
+        return None if self.axis else 0
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, indices = shapes
@@ -61,6 +65,10 @@ class GatherInt8(Computation):
 
     mnemonic = "gather_int8"
     kernel = "gather int8"
+
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`: of the indices."""
+        return 0
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -109,6 +117,10 @@ class GatherBlocks(Computation):
         if self.weight.blocks is None:
             raise BackendError("an embedding of floats is not packed in blocks")
         return BlockEmbedding(self.weight.blocks, session)
+
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`: of the indices."""
+        return 0
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -53,6 +53,10 @@ class LayerNorm(Computation):
         """See `Computation.in_place`."""
         return (0, 2 + self.bias) if self.added else (0,)
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return None if self.keeps_sum else self.axes
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *others = shapes

@@ -33,6 +33,10 @@ class RowFunction(Computation):
         """See `Computation.kernel_name`."""
         return self.function
 
+    def row_axes(self) -> int | None:
+        """See `Computation.row_axes`."""
+        return self.axes
+
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes

@@ -56,6 +56,23 @@ class Placement:
     scratch: int
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What the shapes of inputs decide; stays as it is when the partition is bound to others.
+
+    Attributes:
+        shapes: of all slots.
+        runs: the sized steps, in order.
+        constants: the elements of slots that never change, or follow from shapes.
+        scratch: bytes of scratch memory that the steps need.
+    """
+
+    shapes: Mapping[Slot, Shape]
+    runs: Mapping[Step, Run]
+    constants: Mapping[Slot, Array]
+    scratch: int
+
+
 class BoundPartition:
     """A partition specialized for the shapes of its inputs: a tape, and the memory of its slots.
 
@@ -172,6 +189,11 @@ class BoundPartition:
     def _binds(self, root: Slot) -> list[tuple[int, int]]:
         """Return the buffers within the memory of a slot, with the offsets of their first bytes."""
         return [(number, offset) for number, slot, offset in self._views if slot is root]
+
+    def sizes(self) -> Sizes:
+        """Return what the shapes of its inputs decide."""
+        runs = dict(self._runs)
+        return Sizes(self.shapes, runs, self._constants, self.memory - self._scratch)
 
     def _needed_memory(self) -> int:
         scratch = max((self._runs[step].scratch for step in self._steps), default=0)

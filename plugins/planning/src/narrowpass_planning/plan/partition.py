@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.plan.bound import BoundPartition
+from narrowpass_planning.plan.bound import BoundPartition, Sizes
+from narrowpass_planning.plan.bound_lanes import BoundLanes
 from narrowpass_planning.plan.executor import Executor, Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
@@ -106,6 +107,7 @@ class Partition:
         self._signature: object = None
         self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: BoundPartition | None = None
+        self._lanes: BoundLanes | None = None
         self._workspace = workspace
         self._executor = executor
         self._allocator = CachingAllocator(executor.address_of)
@@ -158,6 +160,11 @@ class Partition:
     def bound(self) -> BoundPartition | None:
         """The binding of the last run; XNNPACK-like operators hold the sizes of no other."""
         return self._bound
+
+    @property
+    def lanes(self) -> BoundLanes | None:
+        """The lanes of the last run, where that was of several; see `bound`."""
+        return self._lanes
 
     @property
     def memory(self) -> int:
@@ -231,7 +238,7 @@ class Partition:
         values = [shapes.values.get(name) for name in self._needed]
         same = signature == self._signature and all(map(operator.is_, values, self._values))
         if not same or self._bound is None:
-            bound, self._bound = self._bound, None
+            bound, self._bound, self._lanes = self._bound, None, None
             if any(map(operator.is_not, values, self._values)):
                 bound = None
             self._signature = None
@@ -243,6 +250,38 @@ class Partition:
             self._workspace.require(bound, bound.memory)
             self._signature, self._values = signature, values
         return self._bound
+
+    def bind_lanes(
+        self, lanes: Sequence[Sizes], apart: Collection[str], moving: Collection[str], pool: Pool
+    ) -> BoundLanes:
+        """Return the partition bound to several sets of inputs; see `BoundLanes`.
+
+        Args:
+            lanes: sizes of each that this partition was bound to.
+            apart: names of inputs; see `BoundLanes`.
+            moving: names of inputs; see `BoundLanes`.
+            pool: the threads.
+
+        Raises:
+            UnevenLanesError: one tape cannot compute them.
+        """
+        # Operators hold one size: that of the binding before is gone.
+        self._bound, self._lanes, self._signature = None, None, None
+        self._runs.clear()
+        bound = BoundLanes(
+            self.inputs,
+            self.outputs,
+            lanes,
+            apart,
+            moving,
+            self._workspace,
+            self._allocator,
+            pool,
+            self._executor,
+        )
+        self._workspace.require(bound, bound.memory)
+        self._lanes = bound
+        return bound
 
     def _grow(
         self,

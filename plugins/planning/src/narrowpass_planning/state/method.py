@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers
 from narrowpass_planning.state.fed import Fed
+from narrowpass_planning.state.merged import MergedRun
 
 if TYPE_CHECKING:
     from narrowpass_planning.program.method import Method
@@ -129,6 +131,8 @@ class AppendingMethod:
     Attributes:
         caches: names of the inputs of the caches.
         outputs: names of the outputs that are no state.
+        token: the prepared run of one session, for one more token.
+        merged: the prepared run of several sessions.
     """
 
     def __init__(
@@ -147,6 +151,34 @@ class AppendingMethod:
         fixed = {state.output for state in updated}
         self.outputs = tuple(name for name in method.outputs if name not in fixed)
         self.token: Token | None = None
+        self.merged: MergedRun | None = None
+
+    @functools.cached_property
+    def masks(self) -> tuple[str, ...]:
+        """Names of the compiled method's inputs that have a column for each row of the caches."""
+        return tuple(
+            name
+            for partition in self.method.partitions
+            for name in partition.inputs
+            if _is_mask(partition, name)
+        )
+
+    @functools.cached_property
+    def grown(self) -> frozenset[str]:
+        """Names of the feeds that have a column for each row of the caches."""
+        return frozenset((*self.masks, *self.fed.grown))
+
+    @functools.cached_property
+    def merges(self) -> bool:
+        """Whether runs of several sessions can be one: of one partition, whose steps stay.
+
+        A mask that is computed has other columns in each run.
+        """
+        if not self.method.alone:
+            return False
+        (partition,) = self.method.partitions
+        masks = {partition.inputs[name] for name in self.masks}
+        return set(self.method.outputs) == set(partition.outputs) and partition.elastic <= masks
 
     def check_rows(self, feeds: Mapping[str, Any]) -> None:
         """Check that the last run appended as many rows as its feeds say.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from narrowpass.state.session import Runner, Session
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers, Cache, rows_of
 from narrowpass_planning.state.errors import CacheFullError
+from narrowpass_planning.state.merged import Lane
+from narrowpass_planning.state.merging import run_merged
 from narrowpass_planning.state.method import AppendingMethod
 from narrowpass_planning.state.narrow import FLOAT32
 from narrowpass_planning.state.narrow_file import file_arrays, read_file_arrays
@@ -46,6 +49,16 @@ class Appender(Runner, Protocol):
 
     def run_method(self, method: Method, feeds: Feeds, wanted: Sequence[str]) -> Outputs:
         """Run a compiled method on feeds that were checked."""
+
+
+@dataclass(eq=False)
+class _Mark:
+    """The state of a session, and whether its buffers are held for it."""
+
+    buffers: Buffers | None
+    fixed: dict[str, Array]
+    length: int
+    held: bool = False
 
 
 class AppendingSession(Session):
@@ -85,11 +98,7 @@ class AppendingSession(Session):
         return 0 if self._buffers is None else self._buffers.room
 
     def _run(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Outputs:
-        name, appending = method, self._methods.get(method)
-        if appending is None:
-            self._program.signature(method)  # the program is open, and has the method
-            name, _ = choose_method(dict.fromkeys(self._program.methods), method)
-            appending = self._methods.get(name)
+        name, appending = self._choose(method)
         if appending is None:
             return self._run_other(feeds, name, outputs)
         inner, present = self._split(appending, name, outputs)
@@ -108,6 +117,104 @@ class AppendingSession(Session):
             if buffers is not None:
                 results[output] = buffers.rows(cache, self._length).copy()
         return {each: results[each] for each in outputs}
+
+    def _choose(self, method: str) -> tuple[str, AppendingMethod | None]:
+        """Return the name of a method, and the one that appends to caches, if it does.
+
+        Raises:
+            UsageError: an unknown method, or the program is closed.
+        """
+        appending = self._methods.get(method)
+        if appending is not None:
+            return method, appending
+        self._program.signature(method)  # the program is open, and has the method
+        name, _ = choose_method(dict.fromkeys(self._program.methods), method)
+        return name, self._methods.get(name)
+
+    def _kind(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Hashable:
+        """See `Session._kind`: caches of one type, and feeds of equal shapes but for masks."""
+        _, appending = self._choose(method)
+        arrays = [(name, x) for name, x in feeds.items() if isinstance(x, np.ndarray)]
+        if appending is None or outputs is not None or len(arrays) < len(feeds):
+            return None
+        if not appending.merges:
+            return None
+        grown = appending.grown
+        shapes = [(name, x.shape[:-1] if name in grown else x.shape) for name, x in arrays]
+        return self.cache_dtype, frozenset(shapes)
+
+    def _run_merged(
+        self, sessions: Sequence[Self], feeds: Sequence[Feeds], method: str
+    ) -> list[Outputs] | None:
+        """See `Session._run_merged`."""
+        name, appending = self._choose(method)
+        if appending is None:
+            return None
+        return run_merged(self._program, appending, name, list(zip(sessions, feeds, strict=True)))
+
+    def lane(
+        self, appending: AppendingMethod, name: str, feeds: Feeds, rows: int, *, check: bool
+    ) -> Lane:
+        """Return what the session brings to a run of several.
+
+        Args:
+            appending: the method that runs.
+            name: of the method.
+            feeds: arrays, without states.
+            rows: that its buffers must have room for, beside those that there are.
+            check: whether feeds are checked against the method's inputs.
+
+        Raises:
+            DataError: feeds that do not fit.
+        """
+        if check or appending.fed.derives:
+            feeds = dict(appending.checker.check(feeds))
+        buffers = self._own_buffers(appending, name, feeds, self._length + rows)
+        self._rows[0] = self._length
+        given = {
+            **appending.fed.derive(feeds, self._length),
+            **self._fixed_or_initial(appending, name, feeds),
+            LENGTH: self._rows,
+        }
+        return Lane(given, buffers, self._length)
+
+    def advance(self, appending: AppendingMethod, rows: int, results: Outputs) -> None:
+        """Keep what a run of several has appended, and its states of fixed shape."""
+        for state in appending.updated:
+            self._fixed[state.input] = results.pop(state.output)
+        self._length += rows
+
+    def _fixed_or_initial(
+        self, appending: AppendingMethod, name: str, feeds: Feeds
+    ) -> dict[str, Array]:
+        """Return the states of fixed shape; those that no run has set begin with zeros."""
+        if all(state.axis is not None for state in appending.states):
+            return {}
+        signature = self._program.signature(name)
+        found = {}
+        for state, spec in states_of(signature, appending.states)[0]:
+            if state.axis is None:
+                kept = self._fixed.get(state.input)
+                found[state.input] = (
+                    initial(spec, state, signature, feeds) if kept is None else kept
+                )
+        return found
+
+    def _mark(self, method: str) -> object:
+        """See `Session._mark`."""
+        mark = _Mark(self._buffers, dict(self._fixed), self._length)
+        if self._choose(method)[1] is None and mark.buffers is not None:
+            # What begins caches leaves their buffers: sessions that were forked must not write.
+            with self._program.forking:
+                mark.buffers.users.add(mark)
+            mark.held = True
+        return mark
+
+    def _return_to(self, mark: Any) -> None:
+        """See `Session._return_to`. Runs that append leave the rows before them as they were."""
+        if mark.held:
+            self._take(mark.buffers)
+        self._fixed, self._length = mark.fixed, mark.length
 
     def _split(
         self, appending: AppendingMethod, name: str, outputs: Sequence[str] | None
@@ -165,14 +272,8 @@ class AppendingSession(Session):
         outputs: Sequence[str] | None,
     ) -> Outputs:
         """Run a method whose feeds are checked, with buffers of enough room."""
-        signature = self._program.signature(name)
         checked = dict(appending.checker.check(feeds))
-        for state, spec in states_of(signature, appending.states)[0]:
-            if state.axis is None:
-                kept = self._fixed.get(state.input)
-                checked[state.input] = (
-                    initial(spec, state, signature, feeds) if kept is None else kept
-                )
+        checked.update(self._fixed_or_initial(appending, name, feeds))
         checked = appending.fed.derive(checked, self._length)
         appending.token = None  # this run binds other caches
         wanted = list(appending.outputs if outputs is None else outputs)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from narrowpass.errors import UsageError
+from narrowpass_ir.errors import UsageError
 from narrowpass_ir.state import State
 
 _ATTENTION = {

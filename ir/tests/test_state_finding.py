@@ -8,7 +8,7 @@ from onnx import parser
 
 from narrowpass import Bundle, State
 from narrowpass.errors import UsageError
-from narrowpass.state.finding import find_states
+from narrowpass_ir.state_finding import find_states
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> '
 

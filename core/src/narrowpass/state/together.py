@@ -1,0 +1,84 @@
+"""Runs of several sessions of one program: at once where they can, else in turn; all or none."""
+# ruff: noqa: SLF001  # what sessions do for one another is no part of their interface
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from narrowpass.errors import BackendError, DataError, UsageError
+from narrowpass.state.session import Session
+from narrowpass_ir.arguments import kind_of
+
+if TYPE_CHECKING:
+    from narrowpass.runtime.arrays import Feeds, Outputs
+    from narrowpass.runtime.program import Program
+
+
+def run_sessions(
+    program: Program,
+    sessions: Sequence[Session],
+    feeds: Sequence[Feeds],
+    method: str,
+    outputs: Sequence[str] | None,
+) -> list[Outputs]:
+    """Run a method in several sessions; see `Program.run_sessions`."""
+    _check(program, sessions, feeds)
+    with contextlib.ExitStack() as locks:
+        for session in sorted(sessions, key=id):  # two such runs never wait for each other
+            locks.enter_context(session._lock)
+        kinds: dict[Any, list[int]] = {}
+        for index, (session, fed) in enumerate(zip(sessions, feeds, strict=True)):
+            with _naming(index):
+                session._check_run(fed)
+                kind = session._kind(fed, method, outputs)
+            kinds.setdefault(index if kind is None else (type(session), kind), []).append(index)
+        results: dict[int, Outputs] = {}
+        marks: list[tuple[Session, object]] = []
+        try:
+            for indices in kinds.values():
+                group, given = [sessions[i] for i in indices], [feeds[i] for i in indices]
+                marks += [(session, session._mark(method)) for session in group]
+                found = group[0]._run_merged(group, given, method) if len(group) > 1 else None
+                if found is not None:
+                    results.update(zip(indices, found, strict=True))
+                    continue
+                for index in indices:
+                    with _naming(index):
+                        results[index] = sessions[index].run(feeds[index], method, outputs)
+        except BaseException:
+            for session, mark in marks:
+                session._return_to(mark)
+            raise
+    return [results[index] for index in range(len(sessions))]
+
+
+def _check(program: Program, sessions: Sequence[Session], feeds: Sequence[Feeds]) -> None:
+    for name, given in (("sessions", sessions), ("feeds", feeds)):
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            raise UsageError(f"`{name}` is a list with an item for each session")
+    if not sessions:
+        raise UsageError("there is no session to run; pass at least one")
+    if len(sessions) != len(feeds):
+        raise UsageError(f"{len(sessions)} sessions need as many feeds, not {len(feeds)}")
+    known: dict[int, int] = {}
+    for index, session in enumerate(sessions):
+        if not isinstance(session, Session):
+            raise UsageError(f"item {index} of `sessions` is no session: {kind_of(session)}")
+        if session._program is not program:
+            raise UsageError(f"session {index} is of another program; run it by that")
+        if id(session) in known:
+            raise UsageError(
+                f"session {index} is session {known[id(session)]}, which runs once; fork it"
+            )
+        known[id(session)] = index
+
+
+@contextlib.contextmanager
+def _naming(index: int) -> Iterator[None]:
+    """Add the session's index to errors of its run."""
+    try:
+        yield
+    except (BackendError, DataError, UsageError) as error:
+        raise type(error)(f"session {index}: {error}") from error
