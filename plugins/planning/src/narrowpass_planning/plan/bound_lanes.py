@@ -12,9 +12,9 @@ from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.bound import Sizes
 from narrowpass_planning.plan.executor import Entry, Executor, Pool
-from narrowpass_planning.plan.lanes import LanePlan, UnevenLanesError
+from narrowpass_planning.plan.lanes import Call, LanePlan, UnevenLanesError
 from narrowpass_planning.plan.placement import place_intermediates
-from narrowpass_planning.plan.step import Array, Run, Shape, Slot, Step
+from narrowpass_planning.plan.step import Array, Shape, Slot, Step
 
 Binds = list[tuple[int, int]]
 """Buffers of a tape, each with the offset of its first byte."""
@@ -79,14 +79,13 @@ class BoundLanes:
         self.plan = plan = LanePlan(inputs, lanes, [*apart, *moving], pool)
         self._staged = {name: self._stage(inputs[name]) for name in inputs if self._stages(name)}
         direct = self._direct_roots(outputs)
-        fixed = {*inputs.values(), *plan.constants}
         self._numbers: dict[tuple[Slot, int], int] = {}
+        elsewhere = {*direct, *inputs.values(), *plan.constants}
         entries = [
-            entry
-            for step, runs in plan.runs.items()
-            for lane, run in enumerate(runs)
-            if run.call
-            for entry in [self._entry(step, run, lane, {*direct, *fixed})]
+            self._entry(step, call, elsewhere)
+            for step, calls in plan.calls.items()
+            for call in calls
+            if call.run.call
         ]
         self._tape = executor.tape(entries, len(self._numbers))
         self._within: dict[Slot, list[tuple[int, int, int]]] = {}
@@ -94,10 +93,11 @@ class BoundLanes:
             place = plan.places[slot]
             self._within.setdefault(place.root, []).append((number, lane, place.offsets[lane]))
         whole = {slot: plan.whole(slot) for slot in plan.places}
-        active = {step: runs[0] for step, runs in plan.runs.items() if runs[0].call}
+        runs = {step: calls[0].run for step, calls in plan.calls.items()}
+        active = {step: run for step, run in runs.items() if run.call}
         storage = {slot: (at.root, at.offsets[0]) for slot, at in plan.places.items()}
         self._offsets, self._scratch = place_intermediates(
-            active, storage, whole, outputs.values(), {*direct, *fixed}
+            active, storage, whole, outputs.values(), elsewhere
         )
         self.memory = self._scratch + plan.scratch
         self._generation = -1
@@ -119,7 +119,7 @@ class BoundLanes:
     def _direct_roots(self, outputs: Mapping[str, Slot]) -> dict[Slot, str]:
         """Return the slots that are computed in an output's array, with its name."""
         plan, found = self.plan, dict[Slot, str]()
-        written = {plan.places[s.output].root for s, runs in plan.runs.items() if runs[0].call}
+        written = {plan.places[s.output].root for s, calls in plan.calls.items() if calls[0].run.call}
         for name, slot in outputs.items():
             place = plan.places[slot]
             whole = plan.dense(slot) and plan.size(place.root) == plan.size(slot)
@@ -127,9 +127,9 @@ class BoundLanes:
                 found[place.root] = name
         return found
 
-    def _entry(self, step: Step, run: Run, lane: int, moving: Collection[Slot]) -> Entry:
-        plan, stacked = self.plan, step in self.plan.stacked
-        used = [self._number(slot, lane) for slot in (*step.inputs, step.output)]
+    def _entry(self, step: Step, call: Call, elsewhere: Collection[Slot]) -> Entry:
+        plan, run = self.plan, call.run
+        used = [self._number(slot, call.lane) for slot in (*step.inputs, step.output)]
         roots = {plan.places[slot].root for slot in (*step.inputs, step.output)}
         size = sum(plan.size(slot) for slot in (*step.inputs, step.output))
         return Entry(
@@ -138,10 +138,10 @@ class BoundLanes:
             output=used[-1],
             operator=run.operator,
             params=run.params,
-            # An operator of several entries is set up for another lane by each.
-            moving=not stacked or not roots.isdisjoint(moving),
+            # An operator of several entries is set up for other lanes by each.
+            moving=call.count < plan.count or not roots.isdisjoint(elsewhere),
             name=step.name,
-            alone=self._executor.runs_alone(run.call, size * (plan.count if stacked else 1)),
+            alone=self._executor.runs_alone(run.call, size * call.count),
         )
 
     def _number(self, slot: Slot, lane: int) -> int:

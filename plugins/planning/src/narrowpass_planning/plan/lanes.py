@@ -36,6 +36,21 @@ class Place:
     offsets: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Call:
+    """A step sized for some lanes.
+
+    Attributes:
+        lane: the first.
+        count: of lanes that it computes at once.
+        run: the sized step.
+    """
+
+    lane: int
+    count: int
+    run: Run
+
+
 class LanePlan:
     """Which steps run once for all lanes, and where the lanes of each slot lie.
 
@@ -47,8 +62,7 @@ class LanePlan:
 
     Attributes:
         count: number of lanes.
-        runs: of each step that is no constant, in order: one for all lanes, or one for each.
-        stacked: the steps that run once for all lanes.
+        calls: of each step that is no constant, in order: one for all lanes, or several.
         places: of slots.
         constants: one array, or one for each lane, by slot.
         scratch: bytes of scratch memory that the steps need.
@@ -72,10 +86,8 @@ class LanePlan:
         self.apart = {inputs[name] for name in apart}
         self.constants = {slot: self._constant(slot) for slot in lanes[0].constants}
         self.places: dict[Slot, Place] = {}
-        self.runs: dict[Step, list[Run]] = {}
+        self.calls: dict[Step, list[Call]] = {}
         self.scratch = max(lane.scratch for lane in lanes)
-        self.stacked: set[Step] = set()
-        self._resized: dict[Step, Run] = {}
         self._joint: set[Slot] = set()
         for slot in (*self.apart, *self.constants):
             self.places[slot] = Place(slot, (0,) * self.count)
@@ -123,36 +135,31 @@ class LanePlan:
         if step.output in self.constants:
             return
         runs = [lane.runs[step] for lane in self._lanes]
+        first = runs[0]
         if len({(run.call, run.view is None, run.constant is None) for run in runs}) > 1:
             raise UnevenLanesError(f"{step.name!r} is not the same step in all lanes")
-        stacked = self._stacked(step, runs[0]) if self._stacks(step, runs[0]) else None
-        if stacked is not None:
-            self.stacked.add(step)
-            runs = [stacked]
-        elif step in self._resized:
-            runs = [self._resized[step]] * self.count
-        self.runs[step] = runs
+        calls = [Call(lane, 1, run) for lane, run in enumerate(runs)]
+        if self._stacks(step, first):
+            calls = self._stacked(step, first)
+        self.calls[step] = calls
         self._check_held(step)
-        self.scratch = max(self.scratch, *(run.scratch for run in runs if run.call), 0)
-        if runs[0].view is not None:
-            self._place_view(step, runs)
+        self.scratch = max(self.scratch, *(c.run.scratch for c in calls if c.run.call), 0)
+        if first.view is not None:
+            self._place_view(step, calls)
             return
         self._place_apiece(step.output)
-        if step in self.stacked:
+        if calls[0].count == self.count:
             self._joint.add(step.output)
 
-    def _place_view(self, step: Step, runs: Sequence[Run]) -> None:
-        place, offsets = self.places[step.inputs[0]], []
-        for lane in range(self.count):
-            if step in self.stacked:
-                start = place.offsets[0] + lane * self.size(step.output)
-                offsets.append(start + (runs[0].view or 0))
-            else:
-                offsets.append(place.offsets[lane] + (runs[lane].view or 0))
+    def _place_view(self, step: Step, calls: Sequence[Call]) -> None:
+        place, size, offsets = self.places[step.inputs[0]], self.size(step.output), []
+        for call in calls:
+            start = place.offsets[call.lane] + (call.run.view or 0)
+            offsets += [start + lane * size for lane in range(call.count)]
         self.places[step.output] = Place(place.root, tuple(offsets))
 
     def _stacks(self, step: Step, run: Run) -> bool:
-        """Return whether a step is to run once, by its inputs.
+        """Return whether a step may compute several lanes at once, by its inputs.
 
         A view does where what it is a view of was computed for all lanes at once: the rows of one
         lane need not lie together there.
@@ -169,26 +176,39 @@ class LanePlan:
         alike = all(len(shape) > axes and shape[0] == out[0] for shape in shapes)
         return bool(moved) and alike and all(map(self.dense, moved))
 
-    def _stacked(self, step: Step, run: Run) -> Run | None:
-        """Return a step sized for all lanes at once; None where that computes something else."""
+    def _stacked(self, step: Step, run: Run) -> list[Call]:
+        """Return the calls of a step for as many lanes at once as it can compute."""
+        for parts in range(1, self.count if run.view is None else 2):
+            count = -(-self.count // parts)
+            calls = []
+            for lane in range(0, self.count, count):
+                some = min(count, self.count - lane)
+                found = self._sized(step, run, some)
+                if found is None:
+                    break
+                calls.append(Call(lane, some, found))
+            else:
+                return calls
+        if run.view is not None:
+            raise UnevenLanesError(f"{step.name!r} is a view of rows of all lanes")
+        # An operator holds one size, and that was of several lanes.
+        single = self._size(step, [self._shapes[slot] for slot in step.inputs])
+        return [Call(lane, 1, single) for lane in range(self.count)]
+
+    def _sized(self, step: Step, run: Run, count: int) -> Run | None:
+        """Return a step sized for several lanes; None where that computes something else."""
         shapes = [self._shapes[slot] for slot in step.inputs]
         rows = [
-            shape if self.shared(slot) else (shape[0] * self.count, *shape[1:])
+            shape if self.shared(slot) else (shape[0] * count, *shape[1:])
             for slot, shape in zip(step.inputs, shapes, strict=True)
         ]
         try:
             found = self._size(step, rows)
         except BackendError:
-            pass  # a constant that has as many rows as one lane
-        else:
-            same = bool(found.call) == bool(run.call) and (found.view is None) == (run.view is None)
-            if same and found.shape == (run.shape[0] * self.count, *run.shape[1:]):
-                return found
-        if run.view is not None:
-            raise UnevenLanesError(f"{step.name!r} is a view of rows of all lanes")
-        # An operator holds one size, and that was of all lanes.
-        self._resized[step] = self._size(step, shapes)
-        return None
+            return None  # more rows than its kernel takes, or a constant with those of one lane
+        same = bool(found.call) == bool(run.call) and (found.view is None) == (run.view is None)
+        fits = found.shape == (run.shape[0] * count, *run.shape[1:])
+        return found if same and fits else None
 
     def _size(self, step: Step, shapes: Sequence[Shape]) -> Run:
         alike = step.alike
@@ -201,7 +221,7 @@ class LanePlan:
 
     def _check_held(self, step: Step) -> None:
         """Check that no operator, which holds one size, is to have several."""
-        first, *others = self.runs[step]
+        first, *others = [call.run for call in self.calls[step]]
         if first.operator is None or first.params is not None:
             return
         if any(run is not first and run.operator is first.operator for run in others):
