@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from narrowpass import Program, Session
+    from narrowpass.runtime.arrays import Outputs
 
 Array = np.ndarray[Any, Any]
 
@@ -50,6 +51,7 @@ class Decoder:
         self.program = program
         self._session: Session = program.session()
         self._ids: list[int] = []
+        self._ahead: Array | None = None
         self._decode, self._prefill = _methods(program)
         self.vocabulary = self._decode.vocabulary or 0
         self._grows = all(state.axis is not None for state in program.states)
@@ -125,6 +127,8 @@ class Decoder:
         """
         ids = list(ids)
         self._check_length()
+        if self._ahead is not None and ids == self._ids:
+            return self._take_ahead()[-1]
         same = _common(self._ids, ids)
         # The last one is run again, also if its keys and values are there: for its logits.
         self._keep(min(same, len(ids) - 1))
@@ -143,6 +147,8 @@ class Decoder:
         Raises:
             BackendError: the computation failed, for instance since the context is full.
         """
+        if self._ahead is not None and list(tokens) == self._ids[-len(tokens) :]:
+            return self._take_ahead()
         roles = self._decode if self._ids or self._prefill is None else self._prefill
         if roles.several or len(tokens) == 1:
             return self._run(roles, tokens)
@@ -152,13 +158,16 @@ class Decoder:
 
     def _run(self, roles: Roles, tokens: Sequence[int]) -> Array:
         feeds = roles.feeds(tokens, len(self._ids))
+        self._ahead = None
         try:
-            logits = self._session.run(feeds, roles.method)[roles.logits]
+            outputs = self._session.run(feeds, roles.method)
         except BackendError as error:
-            raise BackendError(
-                f"{len(tokens)} tokens after {len(self._ids)} cannot be run; if the model's "
-                f"context is full, pass a shorter prompt or fewer tokens: {error}"
-            ) from error
+            raise _failed(len(tokens), len(self._ids), error) from error
+        return self._note(roles, tokens, outputs)
+
+    def _note(self, roles: Roles, tokens: Sequence[int], outputs: Outputs) -> Array:
+        """Note the ids that were run, and return their logits, float32[N, V]."""
+        logits = outputs[roles.logits]
         self._ids += tokens
         rows = logits.reshape(-1, logits.shape[-1])
         if len(rows) not in (1, len(tokens)):
@@ -167,6 +176,42 @@ class Decoder:
                 "tokens; export it with logits [1, S, V]"
             )
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
+
+    def run_ahead(self, others: Sequence[Decoder], tokens: Sequence[int]) -> None:
+        """Run a token of this decoder, and of others of its program, at once.
+
+        The next call of `feed` with that token, which must follow, returns its logits.
+
+        Args:
+            others: beside this one; all have run their prompts.
+            tokens: one for this decoder, then one for each other.
+
+        Raises:
+            BackendError: the computation failed; no decoder has run its token.
+        """
+        decoders, roles = [self, *others], self._decode
+        pairs = list(zip(decoders, tokens, strict=True))
+        feeds = [roles.feeds([token], len(each._ids)) for each, token in pairs]
+        sessions = [each._session for each in decoders]
+        try:
+            found = self.program.run_sessions(sessions, feeds, roles.method)
+        except BackendError as error:
+            longest = max(len(each._ids) for each in decoders)
+            raise _failed(1, longest, error) from error
+        for (each, token), outputs in zip(pairs, found, strict=True):
+            each._ahead = each._note(roles, [token], outputs)
+
+    def fork_ahead(self, logits: Array) -> Decoder:
+        """Return a fork whose next call of `advance`, with this one's ids, returns logits."""
+        other = self.fork()
+        other._ahead = logits[None]
+        return other
+
+    def _take_ahead(self) -> Array:
+        rows, self._ahead = self._ahead, None
+        if rows is None:
+            raise UsageError("nothing was run ahead")
+        return rows
 
     def rewind(self, count: int) -> None:
         """Drop the last ids, with their keys and values.
@@ -177,13 +222,14 @@ class Decoder:
         count = count_of(count, "`count`", least=0)
         if count > len(self._ids):
             raise UsageError(f"{count} ids cannot be dropped: there are {len(self._ids)}")
+        self._ahead = None
         self._session.rewind(count)
         del self._ids[len(self._ids) - count :]
 
     def reset(self) -> None:
         """Drop all ids."""
         self._session.reset()
-        self._ids = []
+        self._ids, self._ahead = [], None
 
     def fork(self) -> Decoder:
         """Return another decoder that starts with this one's ids and shares its caches."""
@@ -194,7 +240,7 @@ class Decoder:
     def close(self) -> None:
         """Free the caches; the program stays open."""
         self._session.close()
-        self._ids = []
+        self._ids, self._ahead = [], None
 
     def __enter__(self) -> Self:
         return self
@@ -220,6 +266,14 @@ class Decoder:
         grown = any(state.axis is not None for state in self.program.states)
         if grown and self._session.length != len(self._ids):
             self.reset()
+
+
+def _failed(count: int, before: int, error: BackendError) -> BackendError:
+    what = "1 token" if count == 1 else f"{count} tokens"
+    return BackendError(
+        f"{what} after {before} cannot be run; if the model's context is full, pass a shorter "
+        f"prompt or fewer tokens: {error}"
+    )
 
 
 def _methods(program: Program) -> tuple[Roles, Roles | None]:

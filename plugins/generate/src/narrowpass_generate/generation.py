@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import DataError, UsageError
@@ -13,6 +14,7 @@ from narrowpass_generate.results import Generation
 from narrowpass_generate.sampling import Sampling
 from narrowpass_generate.speculation import Drafter, DraftModel, Lookup
 from narrowpass_generate.streams import Stream
+from narrowpass_generate.together import run_together
 from narrowpass_generate.tokenizer import Tokenizer
 from narrowpass_ir.arguments import count_of, instance_of, names_of
 
@@ -78,9 +80,7 @@ def generate(
         draft=draft,
         drafted=drafted,
     )
-    for _ in pieces:
-        pass
-    return pieces.result
+    return _finished(pieces)
 
 
 def generate_all(
@@ -89,18 +89,22 @@ def generate_all(
     sampling: Sampling | None = None,
     *,
     n: int = 1,
+    together: int = 8,
     **options: Any,
 ) -> list[list[Generation]]:
-    """Generate several continuations of each of several prompts, one after the other.
+    """Generate several continuations of each of several prompts.
 
-    A prompt is run once: its continuations share its caches. The i-th of all continuations is
-    that of `generate` with the seed ``sampling.seed + i``.
+    A prompt is run once: its continuations share its caches. Tokens of several sequences are run
+    at once, see `Program.run_sessions`; those with drafts one sequence after the other. The i-th of
+    all continuations is that of `generate` with the seed ``sampling.seed + i``, but where rounding
+    decides: logits of several rows at once may differ in the last bits.
 
     Args:
         program: as for `generate`.
         prompts: as for `generate`.
         sampling: as for `generate`.
         n: continuations of each prompt.
+        together: sequences that run at once at most; each has caches of its own.
         options: as for `generate`.
 
     Returns:
@@ -109,22 +113,32 @@ def generate_all(
     Raises:
         NarrowpassError: as `generate`; prompts are checked before the first is run.
     """
-    n = count_of(n, "`n`")
+    n, together = count_of(n, "`n`"), count_of(together, "`together`")
     if isinstance(prompts, str | bytes):
         raise UsageError("`prompts` must be a list of prompts, not one: pass [prompt]")
     sampling = _sampling(sampling)
     shared = _decoder(program)
-    found: list[list[Generation]] = []
     for prompt in prompts:  # what is wrong with the last one is said before the first one runs
         stream(shared, prompt, sampling, **options)
-    for prompt in prompts:
-        row: list[Generation] = []
-        for _ in range(n):
-            seed, place = sampling.seed, len(found) * n + len(row)
-            each = sampling if seed is None else replace(sampling, seed=seed + place)
-            row.append(generate(shared, prompt, each, **options))
-        found.append(row)
-    return found
+
+    def begin(place: int, decoder: Decoder) -> Stream:
+        seed = sampling.seed
+        each = sampling if seed is None else replace(sampling, seed=seed + place)
+        return stream(decoder, prompts[place // n], each, **options)
+
+    begins = [partial(begin, place) for place in range(len(prompts) * n)]
+    if options.get("lookup") or options.get("draft") is not None:
+        found = [_finished(each(shared)) for each in begins]
+    else:
+        found = list(run_together(shared, begins, together))
+    return [found[place : place + n] for place in range(0, len(found), n)]
+
+
+def _finished(pieces: Stream) -> Generation:
+    """Return what a stream generates until its end."""
+    for _ in pieces:
+        pass
+    return pieces.result
 
 
 def stream(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Self
@@ -52,8 +53,27 @@ class Stream(Iterator[Piece]):
         self._texts: list[str] = []
         self._reason = ""
         self._drafted = self._accepted = 0
-        self._first = self._last = 0.0
+        self._first = self._last = self._spent = 0.0
         self._source = self._run()
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The ids of the prompt."""
+        return tuple(self._prompt)
+
+    @property
+    def last(self) -> int | None:
+        """The last token, which is not run yet; None where no other one comes, or before any."""
+        return None if self._reason or not self._tokens else self._tokens[-1]
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder that runs."""
+        return self._decoder
+
+    def add_seconds(self, seconds: float) -> None:
+        """Count what was run for the next token before it is asked for."""
+        self._spent += seconds
 
     @property
     def result(self) -> Generation:
@@ -112,17 +132,23 @@ class Stream(Iterator[Piece]):
 
     def _run(self) -> Iterator[int]:
         """Yield tokens without end."""
-        spent = -time.perf_counter()
-        tokens = [self._sampler.choose(self._decoder.advance(self._prompt))]
-        self._first = spent + time.perf_counter()
+        with self._timed():
+            tokens = [self._sampler.choose(self._decoder.advance(self._prompt))]
+        self._first = self._spent
         while True:
-            # What the caller does with a token is not counted.
-            self._last = spent + time.perf_counter()
+            self._last = self._spent
             for token in tokens:
                 self._sampler.add(token)
                 yield token
-            spent = self._last - time.perf_counter()
-            tokens = self._next(tokens[-1])
+            with self._timed():
+                tokens = self._next(tokens[-1])
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the seconds of the block; what the caller does with a token is not counted."""
+        start = time.perf_counter()
+        yield
+        self._spent += time.perf_counter() - start
 
     def _next(self, token: int) -> list[int]:
         """Return the tokens that follow one, which is not run yet."""
