@@ -194,3 +194,44 @@ def test_one_array_is_no_state(tmp_path):
         session.load(tmp_path / "one.npy")
     with pytest.raises(DataError, match="feeds are a mapping"):
         session.run([1])
+
+
+def test_several_sessions_in_turn():
+    """Any backend runs them one after the other; an error undoes those before."""
+    program = program_of()
+    sessions = [program.session() for _ in range(3)]
+    for session, value in zip(sessions, (1.0, 2.0, 3.0), strict=True):
+        session.run(rows(value))
+    found = program.run_sessions(sessions, [rows(10.0), rows(20.0, 5.0), rows(30.0)])
+    # y is -(h + the total of all rows), and h what it was after the run before.
+    assert [float(outputs["y"][0, 0]) for outputs in found] == [-12.0, -29.0, -36.0]
+    assert [session.length for session in sessions] == [2, 3, 2]
+    before = [session.values() for session in sessions]
+    with pytest.raises(DataError, match="session 2: "):
+        program.run_sessions(sessions, [rows(1.0), rows(1.0), {"x": np.ones(3, np.float32)}])
+    with pytest.raises(UsageError, match="session 1: input 'past' is state"):
+        program.run_sessions(sessions, [rows(1.0), {"past": before[0]["past"]}, rows(1.0)])
+    for session, values in zip(sessions, before, strict=True):
+        for name, value in session.values().items():
+            np.testing.assert_array_equal(value, values[name])
+    with pytest.raises(UsageError, match="session 2 is session 0, which runs once; fork it"):
+        program.run_sessions([*sessions[:2], sessions[0]], [rows(1.0)] * 3)
+    with pytest.raises(UsageError, match="session 0 is of another program"):
+        program_of().run_sessions(sessions[:1], [rows(1.0)])
+
+
+def test_a_run_that_begins_states_is_undone():
+    """A prefill replaces the caches, which are there again after an error in another session."""
+    prefill = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[1,N,2] x) => (float[1,2] y, float[1,N,2] present) <int64[1] rows = {1}> {
+        present = Identity(x)
+        y = ReduceSum<keepdims = 0>(present, rows)
+    }"""
+    methods = {"prefill": parser.parse_model(prefill), "decode": parser.parse_model(GROWING)}
+    program = narrowpass.load(narrowpass.build(methods, ""), "reference")
+    sessions = [program.session(), program.session()]
+    program.run_sessions(sessions, [rows(1.0, 2.0), rows(3.0)], "prefill")
+    with pytest.raises(DataError, match="session 1: "):
+        program.run_sessions(sessions, [rows(7.0), {}], "prefill")
+    found = program.run_sessions(sessions, [rows(4.0), rows(5.0)], "decode")
+    assert [float(outputs["y"][0, 0]) for outputs in found] == [7.0, 8.0]

@@ -243,6 +243,35 @@ def test_what_does_not_fit_changes_no_session(ready, merged):
         assert merged[-1] == 4
 
 
+def test_a_prefill_that_fails_leaves_caches_that_a_fork_shares():
+    """The fork appends while the others run, and must not write to what is returned to."""
+    from narrowpass_testing import model_from_text
+
+    begin = model_from_text("""g (float[1,N,2] x) => (float[1,N,2] y, float[1,N,2] present)
+    { present = Identity(x) y = Neg(x) }""")
+    go_on = model_from_text("""g (float[1,N,2] x, float[1,P,2] past, float[1,N,2] more)
+    => (float[1,N,2] y, float[1,T,2] present) {
+        present = Concat<axis = 1>(past, x)
+        turned = Transpose<perm = [0, 2, 1]>(present)
+        scores = MatMul(more, turned)
+        weights = Softmax<axis = -1>(scores)
+        y = MatMul(weights, present)
+    }""")
+    bundle = narrowpass.build({"prefill": begin, "decode": go_on}, "")
+    with narrowpass.load(bundle, "xnn-cpu", threads=1) as program:
+        sessions = [program.session(), program.session()]
+        row = np.ones((1, 1, 2), np.float32)
+        program.run_sessions(sessions, [{"x": row * 3}, {"x": row * 4}], "prefill")
+        fork = sessions[0].fork()
+        before = [session.values() for session in sessions]
+        with pytest.raises(DataError, match="session 1: "):
+            program.run_sessions(sessions, [{"x": row * 9}, {"x": row[0]}], "prefill")
+        gc.collect()
+        fork.run({"x": row * 5, "more": row}, "decode")
+        for session, values in zip(sessions, before, strict=True):
+            np.testing.assert_array_equal(session.values()["past"], values["past"])
+
+
 def test_lists_that_do_not_fit():
     with compile_model(decoder()) as program, compile_model(decoder()) as other:
         session, feeds = program.session(), feeds_of("added", 1, 0, 0)

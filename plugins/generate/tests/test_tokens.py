@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from llama_kit import FORMS, Oracle, Shape, program_of
@@ -93,6 +95,41 @@ def test_several_sequences():
         ]
     assert [each.tokens for row in rows for each in row] == alone
     assert len(set(alone)) == 4
+
+
+@pytest.mark.parametrize("together", [1, 2, 8])
+def test_sequences_at_once_are_those_of_one_after_the_other(together, expected, monkeypatch):
+    """Sequences end after other numbers of tokens, and others begin then."""
+    prompts = [PROMPT, [1, 2], [60, 5, 9, 9, 31, 2, 7], [12]]
+    ends = [expected[6]]
+    sampling = Sampling(temperature=0.9, top_k=20, seed=3)
+    with program_of() as program:
+        runs: list[int] = []
+        run = program.run_sessions
+        monkeypatch.setattr(
+            program, "run_sessions", lambda s, *rest: runs.append(len(s)) or run(s, *rest)
+        )
+        for options in ({"ends": ends}, {"sampling": sampling, "n": 2, "ends": ends}):
+            rows = generate_all(program, prompts, together=together, tokens=12, **options)
+            count = options.pop("n", 1)
+            given = options.pop("sampling", Sampling())
+            places = range(len(prompts) * count)
+            alone = [
+                generate(
+                    program,
+                    prompts[place // count],
+                    given if given.seed is None else replace(given, seed=given.seed + place),
+                    tokens=12,
+                    **options,
+                )
+                for place in places
+            ]
+            found = [each for row in rows for each in row]
+            assert [each.tokens for each in found] == [each.tokens for each in alone]
+            assert [e.finish_reason for e in found] == [e.finish_reason for e in alone]
+            assert all(0 < each.first_token <= each.seconds for each in found)
+        assert {each.finish_reason for each in found} == {"length", "stop"}
+    assert max(runs, default=1) == min(together, 8)
 
 
 def test_end_tokens(expected):
