@@ -72,7 +72,8 @@ def by_llama(options: argparse.Namespace, users: int) -> Step:
     import llama_cpp
     import numpy as np
 
-    llama_cpp.llama_log_set(_quiet(llama_cpp), None)
+    log = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(log, None)
     settings = llama_cpp.llama_model_default_params()
     settings.use_extra_bufts = False  # repacked weights end in a crash where there is AMX
     model = llama_cpp.llama_model_load_from_file(str(options.gguf).encode(), settings)
@@ -102,7 +103,7 @@ def by_llama(options: argparse.Namespace, users: int) -> Step:
         run([(token, i, sequence, i == len(ids) - 1) for i, token in enumerate(ids)])
     last, length = [1] * users, [options.depth]
 
-    def step() -> None:
+    def step(log: Any = log) -> None:  # which is called as long as there are steps
         run([(token, length[0], sequence, True) for sequence, token in enumerate(last)])
         length[0] += 1
         for sequence in range(users):
@@ -110,15 +111,6 @@ def by_llama(options: argparse.Namespace, users: int) -> Step:
             last[sequence] = int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax())
 
     return step
-
-
-def _quiet(llama_cpp: Any) -> Any:
-    global _logger  # llama.cpp calls it as long as the process lives
-    _logger = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    return _logger
-
-
-_logger: Any = None
 
 
 def work(options: argparse.Namespace) -> None:
@@ -153,15 +145,13 @@ def ask(form: str, users: int, options: argparse.Namespace) -> dict[str, float]:
     count, each = (users, 1) if form == "processes" else (1, users)
     command = [sys.executable, __file__, *sys.argv[1:], "--worker", form, "--users", str(each)]
     pipe = subprocess.PIPE
-    workers = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)
-    ]
+    workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
     answers = _answers(workers)  # that they are ready
     for question in ("seconds", "memory"):
         for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write(f"{question}\n")
-            worker.stdin.flush()
+            if worker.stdin is not None:
+                worker.stdin.write(f"{question}\n")
+                worker.stdin.flush()
         answers += _answers(workers)
     for worker in workers:
         worker.communicate("\n")
@@ -177,8 +167,7 @@ def ask(form: str, users: int, options: argparse.Namespace) -> dict[str, float]:
 def _answers(workers: Sequence[subprocess.Popen[str]]) -> list[str]:
     found = []
     for worker in workers:
-        assert worker.stdout is not None
-        line = worker.stdout.readline().strip()
+        line = "" if worker.stdout is None else worker.stdout.readline().strip()
         if not line:
             raise SystemExit("a worker failed")
         found.append(line)

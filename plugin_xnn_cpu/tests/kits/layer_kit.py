@@ -1,4 +1,4 @@
-"""A decoder's layer of attention with caches, in several forms, and its loop on onnx's evaluator."""
+"""A decoder's layer of attention with caches, in several forms, and a loop on onnx's evaluator."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_alone_and_at_once_by_turns(merged):
         assert merged == [4, 2] * 3
 
 
-def test_caches_that_grow_in_the_middle(merged):
+def test_buffers_that_get_more_room(merged):
     """One session's buffers get room for 512 rows, and later another one's."""
     with compile_model(decoder()) as program:
         pairs = started(program, "added", (253, 7, 250))
@@ -287,7 +287,7 @@ def test_lists_that_do_not_fit():
             program.run_sessions([program], [feeds])
         with pytest.raises(UsageError, match="`feeds` is a list"):
             program.run_sessions([session], feeds)
-        with pytest.raises(UsageError, match="session 0: .*nothing"):
+        with pytest.raises(UsageError, match=r"session 0: .*nothing"):
             program.run_sessions([session], [feeds], outputs=["nothing"])
         assert session.length == 0
         closed = program.session()

@@ -16,13 +16,13 @@ from narrowpass.bundle._plan import Plan, create_plan
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, StateInfo
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, NarrowpassError, UsageError
-from narrowpass_ir.state_finding import check_states, find_states
 from narrowpass_ir.arguments import Uncopied, count_of, instance_of, kind_of
 from narrowpass_ir.files import write_file
 from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.importing import check_assets
 from narrowpass_ir.io import check_file
 from narrowpass_ir.state import State
+from narrowpass_ir.state_finding import check_states, find_states
 from narrowpass_ir.tensors import safetensors
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")

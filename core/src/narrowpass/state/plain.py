@@ -28,6 +28,8 @@ class PlainSession(Session):
         reason: why the backend has no session of its own for these; empty where it never has.
     """
 
+    _program: Runner
+
     def __init__(self, program: Runner, states: Sequence[State], reason: str = "") -> None:
         super().__init__(states)
         self.reason = reason

@@ -71,7 +71,7 @@ class Session(Uncopied, abc.ABC):
     """
 
     _instead = "Session.fork starts another one with the same state"
-    _program: Runner
+    _program: Any  # with the interface of `Runner`
 
     def __init__(self, states: Sequence[State]) -> None:
         self.states = tuple(states)

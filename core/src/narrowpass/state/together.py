@@ -55,8 +55,9 @@ def run_sessions(
 
 
 def _check(program: Program, sessions: Sequence[Session], feeds: Sequence[Feeds]) -> None:
-    for name, given in (("sessions", sessions), ("feeds", feeds)):
-        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+    given: dict[str, object] = {"sessions": sessions, "feeds": feeds}
+    for name, value in given.items():
+        if not isinstance(value, list | tuple):
             raise UsageError(f"`{name}` is a list with an item for each session")
     if not sessions:
         raise UsageError("there is no session to run; pass at least one")

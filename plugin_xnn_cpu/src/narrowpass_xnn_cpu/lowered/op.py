@@ -56,7 +56,7 @@ class Computation(Record, abc.ABC):
         return None
 
     def row_axes(self) -> int | None:
-        """Return how many of the last axes make up a row, where rows are independent; see `Step`.
+        """Return how many of the last axes are a row, where rows are independent; see `Step`.
 
         None where rows are computed together.
         """

@@ -128,7 +128,8 @@ class Decoder:
         ids = list(ids)
         self._check_length()
         if self._ahead is not None and ids == self._ids:
-            return self._take_ahead()[-1]
+            last: Array = self._take_ahead()[-1]
+            return last
         same = _common(self._ids, ids)
         # The last one is run again, also if its keys and values are there: for its logits.
         self._keep(min(same, len(ids) - 1))
@@ -191,21 +192,24 @@ class Decoder:
         """
         decoders, roles = [self, *others], self._decode
         pairs = list(zip(decoders, tokens, strict=True))
-        feeds = [roles.feeds([token], len(each._ids)) for each, token in pairs]
-        sessions = [each._session for each in decoders]
+        feeds = [roles.feeds([token], len(each.ids)) for each, token in pairs]
+        sessions = [each._session for each in decoders]  # noqa: SLF001  # of this class
         try:
             found = self.program.run_sessions(sessions, feeds, roles.method)
         except BackendError as error:
-            longest = max(len(each._ids) for each in decoders)
-            raise _failed(1, longest, error) from error
+            raise _failed(1, max(len(each.ids) for each in decoders), error) from error
         for (each, token), outputs in zip(pairs, found, strict=True):
-            each._ahead = each._note(roles, [token], outputs)
+            each._keep_ahead(each._note(roles, [token], outputs))  # noqa: SLF001  # of this class
 
     def fork_ahead(self, logits: Array) -> Decoder:
         """Return a fork whose next call of `advance`, with this one's ids, returns logits."""
         other = self.fork()
-        other._ahead = logits[None]
+        other._keep_ahead(logits[None])  # noqa: SLF001  # of this class
         return other
+
+    def _keep_ahead(self, rows: Array) -> None:
+        """Keep the logits of the last ids until these are asked for."""
+        self._ahead = rows
 
     def _take_ahead(self) -> Array:
         rows, self._ahead = self._ahead, None

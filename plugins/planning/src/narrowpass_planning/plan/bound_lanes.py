@@ -119,7 +119,8 @@ class BoundLanes:
     def _direct_roots(self, outputs: Mapping[str, Slot]) -> dict[Slot, str]:
         """Return the slots that are computed in an output's array, with its name."""
         plan, found = self.plan, dict[Slot, str]()
-        written = {plan.places[s.output].root for s, calls in plan.calls.items() if calls[0].run.call}
+        active = [step for step, calls in plan.calls.items() if calls[0].run.call]
+        written = {plan.places[step.output].root for step in active}
         for name, slot in outputs.items():
             place = plan.places[slot]
             whole = plan.dense(slot) and plan.size(place.root) == plan.size(slot)

@@ -97,8 +97,8 @@ class Step(abc.ABC):
         appended: for a step that appends rows to a cache, its first input: the index of the input
             with the new rows, and their axis in that and in the cache; None for other steps.
         precision: type of the arithmetic on float16 and bfloat16, where that is not float32.
-        row_axes: how many of the last axes make up a row, where all axes before them count rows
-            that are computed one by one: inputs whose first axis is longer have an output whose
+        row_axes: how many of the last axes are a row, where all axes before them count rows that
+            are computed one by one: inputs whose first axis is longer have an output whose
             first axis is, with more rows behind the others. None where that is not so.
     """
 

@@ -53,9 +53,8 @@ class _Fed:
         """Return whether an array can be fed, for a cache of `total` rows after the run."""
         if type(array) is not np.ndarray or array.dtype != self.dtype:
             return False
-        if not self.elastic:
-            return array.shape == self.shape
-        return array.shape[-1:] == (total,) and array.shape[:-1] == self.shape
+        shape: Shape = array.shape
+        return shape == ((*self.shape, total) if self.elastic else self.shape)
 
 
 class MergedRun:

@@ -71,6 +71,8 @@ class AppendingSession(Session):
         cache_dtype: of the elements of caches; see `narrow.CACHE_DTYPES`.
     """
 
+    _program: Appender
+
     def __init__(
         self,
         program: Appender,
@@ -134,14 +136,15 @@ class AppendingSession(Session):
     def _kind(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Hashable:
         """See `Session._kind`: caches of one type, and feeds of equal shapes but for masks."""
         _, appending = self._choose(method)
-        arrays = [(name, x) for name, x in feeds.items() if isinstance(x, np.ndarray)]
-        if appending is None or outputs is not None or len(arrays) < len(feeds):
+        if appending is None or outputs is not None or not appending.merges:
             return None
-        if not appending.merges:
-            return None
+        shapes = [(name, getattr(fed, "shape", None)) for name, fed in feeds.items()]
+        if any(shape is None for _, shape in shapes):
+            return None  # lists, or a mistake
         grown = appending.grown
-        shapes = [(name, x.shape[:-1] if name in grown else x.shape) for name, x in arrays]
-        return self.cache_dtype, frozenset(shapes)
+        return self.cache_dtype, frozenset(
+            (name, shape[:-1] if shape and name in grown else shape) for name, shape in shapes
+        )
 
     def _run_merged(
         self, sessions: Sequence[Self], feeds: Sequence[Feeds], method: str
