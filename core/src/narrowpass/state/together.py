@@ -8,16 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import BackendError, DataError, UsageError
-from narrowpass.state.session import Session
+from narrowpass.state.session import Runner, Session
 from narrowpass_ir.arguments import kind_of
 
 if TYPE_CHECKING:
     from narrowpass.runtime.arrays import Feeds, Outputs
-    from narrowpass.runtime.program import Program
 
 
 def run_sessions(
-    program: Program,
+    program: Runner,
     sessions: Sequence[Session],
     feeds: Sequence[Feeds],
     method: str,
@@ -54,7 +53,7 @@ def run_sessions(
     return [results[index] for index in range(len(sessions))]
 
 
-def _check(program: Program, sessions: Sequence[Session], feeds: Sequence[Feeds]) -> None:
+def _check(program: Runner, sessions: Sequence[Session], feeds: Sequence[Feeds]) -> None:
     given: dict[str, object] = {"sessions": sessions, "feeds": feeds}
     for name, value in given.items():
         if not isinstance(value, list | tuple):
