@@ -50,7 +50,7 @@ class Token:
     Args:
         partition: that ran.
         bound: its binding.
-        buffers: of the caches, which are bound.
+        buffers: of the caches, which are bound until those of another session are.
         feeds: that ran, without caches.
         copied: see `BoundPartition.copied`.
         rows: that each run appends.
@@ -69,6 +69,9 @@ class Token:
         # The tape has addresses only: a session that is gone, or reset, frees its buffers.
         self._buffers, self._copied, self.rows = weakref.ref(buffers), copied, rows
         binds = dict(bound.fed)
+        self._caches = {
+            name: (array.shape, binds.get(name, ())) for name, array in buffers.arrays.items()
+        }
         self._feeds = []
         for name, array in feeds.items():
             grows = _is_mask(partition, name)
@@ -87,11 +90,11 @@ class Token:
             pool: the threads.
 
         Returns:
-            The outputs; None, with nothing computed, where anything but the elements of feeds, and
-            the columns of masks, differs from the last run.
+            The outputs; None, with nothing computed, where anything but the elements of feeds, the
+            columns of masks, and the memory of caches differs from the last run.
         """
         bound = self._bound
-        if buffers is not self._buffers() or total > buffers.room or len(feeds) != len(self._feeds):
+        if total > buffers.room or len(feeds) != len(self._feeds):
             return None
         if self._partition.bound is not bound or bound.version != self._version:
             return None
@@ -109,7 +112,21 @@ class Token:
                 return None
             if fed.binds:
                 given.append((fed.binds, array))
+        if buffers is not self._buffers() and not self._bind(buffers):
+            return None
         return bound.run_again(given, self._copied, pool)
+
+    def _bind(self, buffers: Buffers) -> bool:
+        """Bind the caches of another session; return whether they have as many rows of room."""
+        arrays = buffers.arrays
+        if {name: shape for name, (shape, _) in self._caches.items()} != {
+            name: array.shape for name, array in arrays.items()
+        }:
+            return False
+        for name, (_, binds) in self._caches.items():
+            self._bound.tape.bind_all(binds, arrays[name])
+        self._buffers = weakref.ref(buffers)
+        return True
 
 
 def _is_mask(partition: Partition, name: str) -> bool:
