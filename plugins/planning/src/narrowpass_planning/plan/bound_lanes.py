@@ -237,7 +237,7 @@ class BoundLanes:
                 else:
                     tape.bind_all(output.binds, target)
                 for lane, results in enumerate(found):
-                    results[output.name] = target[lane]
+                    results[output.name] = target[lane, ...]  # a view, of no axes too
         tape.run(pool)
         del held  # not before: the tape has addresses only
         for output in self._outputs:

@@ -174,7 +174,9 @@ class LanePlan:
         moved = [slot for slot in step.inputs if not self.shared(slot)]
         shapes = [self._shapes[slot] for slot in moved]
         alike = all(len(shape) > axes and shape[0] == out[0] for shape in shapes)
-        return bool(moved) and alike and all(map(self.dense, moved))
+        # Broadcast values of other ranks have rows of lanes where others have rows of one.
+        ranks = {len(shape) for shape in shapes}
+        return len(ranks) == 1 and alike and all(map(self.dense, moved))
 
     def _stacked(self, step: Step, run: Run) -> list[Call]:
         """Return the calls of a step for as many lanes at once as it can compute."""
