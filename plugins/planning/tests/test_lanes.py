@@ -222,7 +222,7 @@ def test_random_graphs(seed):
 
     shapes = [shape_of() for _ in range(2)]
     inputs = {f"x{index}": slot(f"x{index}") for index in range(2)}
-    known = {slot_: shape for slot_, shape in zip(inputs.values(), shapes, strict=True)}
+    known = dict(zip(inputs.values(), shapes, strict=True))
     functions = {"add": np.add, "less": np.subtract, "most": np.maximum}
     steps, recipe = [], []
     for index in range(8):
