@@ -207,7 +207,7 @@ def test_the_longest_dot_products(sign):
 @pytest.mark.parametrize("inputs", [32764, 32768, 32769, MAX_TERMS])
 @pytest.mark.parametrize("zero", [-128, 127])
 def test_the_longest_dot_products_with_float_output(inputs, zero):
-    """Zero-point corrections (each column of weights added up) above 22 bits, beside smaller ones."""
+    """Zero-point corrections (totals of columns of weights) above 22 bits, beside smaller ones."""
     rng = np.random.default_rng(inputs)
     x = bytes_of(rng, (7, inputs), True)
     x[0], x[1] = -128, 127

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 WIDTH, HEADS, GROUPS, HEAD = 24, 4, 2, 6
 
@@ -98,22 +97,3 @@ def feeds_of(form: str, rows: int, past: int, seed: int, batch: int = 1) -> dict
         mask[:, 0] = 1
         return {"x": x, "mask": mask}
     return {"x": x, "unused": np.zeros(1, np.float32)}
-
-
-class Reference:
-    """The same loop on onnx's evaluator, which is fed whole caches."""
-
-    def __init__(self, model: onnx.ModelProto, batch: int = 1) -> None:
-        self._evaluator = ReferenceEvaluator(model)
-        self.caches = [np.zeros((batch, GROUPS, 0, HEAD), np.float32)] * 2
-
-    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
-        """Return ``y``, and keep the caches."""
-        caches = dict(zip(("past_k", "past_v"), self.caches, strict=True))
-        y, *self.caches = self._evaluator.run(None, {**feeds, **caches})
-        return y
-
-
-def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Compare float32 accumulated in another order: 24 terms, relative to the largest element."""
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())

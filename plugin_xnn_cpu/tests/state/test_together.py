@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from layer_kit import FORMS, Reference, assert_close, decoder, feeds_of
+from layer_kit import FORMS, decoder, feeds_of
+from sessions_kit import Reference, assert_close
 from xnn_kit import compile_model
 
 import narrowpass
