@@ -212,16 +212,16 @@ class _Inference:
         if self._replace is None:
             yield from graph
             return
-        waiting = list(graph)[::-1]
+        waiting, before = list(graph)[::-1], set(graph.initializers)
         while waiting:
             node = waiting.pop()
-            before = set(graph.initializers)
             replacement = self._replace(node)
             if replacement is None:
                 yield node
                 continue
             for name in graph.initializers.keys() - before:
                 self._know_constant(graph.initializers[name])
+                before.add(name)
             waiting += reversed(replacement)
 
     def _copy_types_from_bodies(self, node: ir.Node, bodies: Sequence[ir.Graph]) -> None:

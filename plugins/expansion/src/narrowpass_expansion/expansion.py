@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass_expansion.emitter import AlreadyExpanded, EmittedNodes, Emitter, Unsupported
+from narrowpass_expansion.emitter import AlreadyExpanded, EmittedNodes, Emitter, Key, Unsupported
 from narrowpass_expansion.rules import OPERATORS
 from narrowpass_ir.inference import infer
 from narrowpass_ir.subgraphs import model_graphs
@@ -53,7 +53,7 @@ def expand(
         The result for each node that is one of these operators, in order.
     """
     found: list[Expansion] = []
-    names = _names(model)
+    scopes = _scopes(model)
     opsets = model.opset_imports
     sizes = {
         dim.value: (value, axis)
@@ -64,6 +64,7 @@ def expand(
 
     ours: set[ir.Node] = set()
     known: dict[ir.Graph | ir.Function | None, EmittedNodes] = {}
+    keys: dict[ir.Value, Key] = {}  # of outputs of emitted nodes
 
     def replace(node: ir.Node) -> Sequence[ir.Node] | None:
         key = "" if node.domain == "ai.onnx" else node.domain, node.op_type
@@ -75,7 +76,7 @@ def expand(
             return None
         label = _label(node)
         written = known.setdefault(node.graph, {})
-        emitter = Emitter(node, _unique(label, names), written, sizes)
+        emitter = Emitter(node, _unique(label, scopes), written, sizes)
         try:
             results = rule.write(emitter)
         except AlreadyExpanded:
@@ -85,11 +86,12 @@ def expand(
             emitter.discard()
             found.append(Expansion(label, node.op_type, node.domain, str(error)))
             return None
-        nodes = _replace_node(node, emitter, results, names, model)
+        nodes = _replace_node(node, emitter, results, scopes, model)
         written.update(emitter.new)
-        gone = set(node.outputs)
-        for key in [key for key, values in written.items() if not gone.isdisjoint(values)]:
-            del written[key]
+        keys.update((value, key) for key, values in emitter.new.items() for value in values)
+        for value in node.outputs:  # an emitted node that is expanded itself
+            if value in keys:
+                written.pop(keys.pop(value), None)
         ours.update(nodes)
         if node not in ours:
             found.append(Expansion(label, node.op_type, node.domain))
@@ -99,25 +101,31 @@ def expand(
     return found
 
 
-def _names(model: ir.Model) -> set[str]:
-    names: set[str] = set()
+def _scopes(model: ir.Model) -> set[str]:
+    """Return what stands before a slash in the name of a node or value, for each slash."""
+    scopes: set[str] = set()
     for graph in model_graphs(model):
-        names.update(value.name for value in graph.inputs if value.name)
-        names.update(graph.initializers)
+        _add_scopes(scopes, [value.name for value in graph.inputs])
+        _add_scopes(scopes, graph.initializers)
         for node in graph:
-            names.update(value.name for value in node.outputs if value.name)
-            names.add(node.name or "")
-    return names
+            _add_scopes(scopes, [node.name, *(value.name for value in node.outputs)])
+    return scopes
+
+
+def _add_scopes(scopes: set[str], names: Iterable[str | None]) -> None:
+    for name in names:
+        if name:
+            scopes.update(name[:at] for at, letter in enumerate(name) if letter == "/")
 
 
 def _label(node: ir.Node) -> str:
     return node.name or next((value.name for value in node.outputs if value.name), "") or ""
 
 
-def _unique(label: str, names: set[str]) -> str:
-    """Return `label`, numbered if an existing name has it as prefix."""
+def _unique(label: str, scopes: set[str]) -> str:
+    """Return `label`, numbered if it is a scope of an existing name."""
     tried, number = label, 1
-    while any(name.startswith(f"{tried}/") for name in names) and number < 1000:
+    while tried in scopes and number < 1000:
         number += 1
         tried = f"{label}.{number}"
     return tried
@@ -127,7 +135,7 @@ def _replace_node(
     node: ir.Node,
     emitter: Emitter,
     results: Sequence[ir.Value | None],
-    names: set[str],
+    scopes: set[str],
     model: ir.Model,
 ) -> list[ir.Node]:
     """Replace `node` by the emitted nodes; its outputs keep their names."""
@@ -155,7 +163,7 @@ def _replace_node(
         if old.is_graph_output():
             _replace_output(graph, old, new)
         old.replace_all_uses_with(new)
-        names.add(old_name or "")
+        _add_scopes(scopes, [old_name])
     for new_node in emitter.nodes:
         new_node.metadata_props.update(node.metadata_props)
     graph.insert_before(node, emitter.nodes)
@@ -163,8 +171,7 @@ def _replace_node(
     for weight in emitter.weights:
         model.graph.initializers.add(weight)
     for new_node in emitter.nodes:
-        names.update(value.name for value in new_node.outputs if value.name)
-        names.add(new_node.name or "")
+        _add_scopes(scopes, [new_node.name, *(value.name for value in new_node.outputs)])
     return list(emitter.nodes)
 
 
