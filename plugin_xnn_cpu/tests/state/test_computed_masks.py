@@ -10,8 +10,7 @@ from functools import partial
 
 import onnx
 import pytest
-from masks_kit import FED, MASKS, decoder, feeds_of
-from sessions_kit import Reference, assert_close, follow
+from masks_kit import FED, MASKS, Reference, assert_close, decoder, feeds_of, follow
 from xnn_kit import compile_model
 
 from narrowpass_planning.state.session import AppendingSession

@@ -8,8 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from masks_kit import decoder, feeds_of
-from sessions_kit import Reference, assert_close
+from masks_kit import Reference, assert_close, decoder, feeds_of
 from xnn_kit import compile_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from masks_kit import MASKS, decoder, feeds_of
-from sessions_kit import Reference
+from masks_kit import MASKS, Reference, decoder, feeds_of
 from xnn_kit import compile_model
 
 from narrowpass_planning.state.session import AppendingSession

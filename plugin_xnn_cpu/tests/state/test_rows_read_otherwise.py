@@ -10,9 +10,8 @@ from functools import partial
 import numpy as np
 import onnx
 import pytest
-from masks_kit import decoder, feeds_of
+from masks_kit import Reference, assert_close, decoder, feeds_of, follow
 from onnx.reference import ReferenceEvaluator
-from sessions_kit import Reference, assert_close, follow
 from xnn_kit import compile_model
 
 from narrowpass.errors import DataError

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from layer_kit import ADDED, FORMS, TEXT, decoder, feeds_of, text_of
-from sessions_kit import Reference, assert_close, follow
+from masks_kit import Reference, assert_close, follow
 from xnn_kit import compile_model
 
 import narrowpass

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from layer_kit import FORMS, decoder, feeds_of
-from sessions_kit import Reference, assert_close
+from masks_kit import Reference, assert_close
 from xnn_kit import compile_model
 
 import narrowpass

@@ -1,6 +1,6 @@
 """Compares rows of float32 and of int8 over the weights of a GGUF file: speed and logits.
 
-    python benchmarks/imported_rows.py MODEL.gguf [--threads 1] [--prompt 128] [--tokens 64]
+    python benchmarks/imported/int8_rows.py MODEL.gguf [--threads 1] [--prompt 128] [--tokens 64]
         [--rounds 5] [--contexts 16] [--context 256]
 
 Shown for each pipeline are the milliseconds of a prompt and of a token behind it, medians over

@@ -1,7 +1,7 @@
 """Times a prompt over KV caches of each type, in sessions that have rows before it.
 
-    python benchmarks/cache_prompts.py MODEL.gguf [--past 2048] [--prompt 512] [--threads 1]
-        [--rounds 3] [--dtype float32 float16 bfloat16 int8]
+    python benchmarks/imported/cache_prompts.py MODEL.gguf [--past 2048] [--prompt 512]
+        [--threads 1] [--rounds 3] [--dtype float32 float16 bfloat16 int8]
 
 Rows of matmuls are int8 (``int4{activations=dynamic}``). Types take turns; shown is the median.
 ``NARROWPASS_ISA`` caps the instruction set.

@@ -1,6 +1,6 @@
 """Times a cold process: from its start to the first token behind a prompt, beside llama.cpp.
 
-    python benchmarks/first_token.py MODEL.gguf [--prompt 16] [--threads 1] [--rounds 9]
+    python benchmarks/imported/first_token.py MODEL.gguf [--prompt 16] [--threads 1] [--rounds 9]
         [--pipeline TEXT] [--form narrowpass llama.cpp] [--profile]
 
 Each run is a new process that imports the library, loads the model, runs the prompt and takes the
