@@ -1,6 +1,6 @@
 """Times a trained language model against the runtimes that people use for them, in turns.
 
-    python benchmarks/language_models.py MODEL.narrow [--threads 1 2] [--prompt 128 2048]
+    python benchmarks/imported/language_models.py MODEL.narrow [--threads 1 2] [--prompt 128 2048]
         [--depth 0 2000 8000] [--tokens 32] [--rounds 3] [--json OUT.json]
         [--llama-bench BIN MODEL.gguf] [--onnxruntime-genai PYTHON FOLDER]
         [--openvino-genai PYTHON MODEL.gguf|FOLDER] [--vocabulary 49152]
