@@ -11,6 +11,7 @@ import onnx_ir as ir
 from narrowpass.runtime.backend import CompileOptions
 from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.state.plain import states_of
+from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.verify import Signature
 from narrowpass_planning.program.compiler import MethodCompiler
 from narrowpass_planning.program.models import forget_weights, inferred
@@ -79,7 +80,8 @@ class AppendingMethods:
     def _compile(self, dtype: str) -> dict[str, AppendingMethod]:
         found: dict[str, AppendingMethod] = {}
         sources, bundle = self._sources, self._sources.bundle
-        with packing(bundle, sources.options, sources.cache, sources.packer) as session:
+        packed = packing(bundle, sources.options, sources.cache, sources.packer)
+        with pause_collection(), packed as session:
             contents = {} if session is None else names.identities(bundle)
             for name, model in bundle.methods.items():
                 method = self._method(name, model, dtype, session, contents)
