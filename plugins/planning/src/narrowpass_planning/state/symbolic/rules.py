@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -24,6 +23,7 @@ from narrowpass_planning.state.symbolic.elements import (
     chosen,
     simplified,
 )
+from narrowpass_planning.state.symbolic.known import Known
 from narrowpass_planning.state.symbolic.tensor import (
     ONE,
     Flat,
@@ -34,14 +34,11 @@ from narrowpass_planning.state.symbolic.tensor import (
     listed,
 )
 
-if TYPE_CHECKING:
-    from narrowpass_planning.state.symbolic.evaluation import Evaluation
-
 _END = 1 << 31
 """Ends of slices from here on are behind all elements."""
 
 
-def _shape(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _shape(known: Known, node: ir.Node) -> Tensor | None:
     dims = known.dims(node.inputs[0])
     if dims is None:
         return None
@@ -50,7 +47,7 @@ def _shape(known: Evaluation, node: ir.Node) -> Tensor | None:
     return listed(dims[whole]) if dims[whole] else None
 
 
-def _binary(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _binary(known: Known, node: ir.Node) -> Tensor | None:
     one, other = (known.tensor(value) for value in node.inputs)
     if one is None or other is None:
         return None
@@ -69,7 +66,7 @@ def _binary(known: Evaluation, node: ir.Node) -> Tensor | None:
     return None if found is None else function(dims, found)
 
 
-def _extreme(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _extreme(known: Known, node: ir.Node) -> Tensor | None:
     """Return the larger or the smaller one of two integers, where that is the same for all."""
     if len(node.inputs) != 2:
         return None
@@ -90,7 +87,7 @@ def _extreme(known: Evaluation, node: ir.Node) -> Tensor | None:
 
 
 def _mapped(
-    known: Evaluation, node: ir.Node, rule: Callable[[Element], Element | None]
+    known: Known, node: ir.Node, rule: Callable[[Element], Element | None]
 ) -> Tensor | None:
     given = known.tensor(node.inputs[0])
     if given is None:
@@ -107,7 +104,7 @@ _EXACT = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DO
 """Types of which sizes and positions are elements."""
 
 
-def _cast(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _cast(known: Known, node: ir.Node) -> Tensor | None:
     to = node.attributes.get_int("to", 0)
     if to == ir.DataType.BOOL:
         return _mapped(known, node, as_condition)
@@ -126,15 +123,15 @@ def _cast(known: Evaluation, node: ir.Node) -> Tensor | None:
     return _mapped(known, node, convert)
 
 
-def _not(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _not(known: Known, node: ir.Node) -> Tensor | None:
     return _mapped(known, node, logical_not)
 
 
-def _negative(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _negative(known: Known, node: ir.Node) -> Tensor | None:
     return _mapped(known, node, lambda element: binary("Sub", Affine(), element))
 
 
-def _where(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _where(known: Known, node: ir.Node) -> Tensor | None:
     condition, yes, no = (known.tensor(value) for value in node.inputs)
     if condition is None or yes is None or no is None:
         return None
@@ -163,7 +160,7 @@ def _where_listed(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor | None:
     return listed(found)
 
 
-def _range(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _range(known: Known, node: ir.Node) -> Tensor | None:
     bounds = [movement.integers(known.tensor(value)) for value in node.inputs]
     if any(bound is None or len(bound) != 1 for bound in bounds):
         return None
@@ -173,7 +170,7 @@ def _range(known: Evaluation, node: ir.Node) -> Tensor | None:
     return function((limit - start,), Affine.of(index(1)) + start)
 
 
-def _filled(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _filled(known: Known, node: ir.Node) -> Tensor | None:
     dims = movement.integers(known.tensor(node.inputs[0]))
     value = node.attributes.get("value")
     element: Element = 0.0
@@ -182,12 +179,12 @@ def _filled(known: Evaluation, node: ir.Node) -> Tensor | None:
     return None if dims is None else function(tuple(dims), element)
 
 
-def _expand(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _expand(known: Known, node: ir.Node) -> Tensor | None:
     given, target = known.tensor(node.inputs[0]), movement.integers(known.tensor(node.inputs[1]))
     return None if given is None or target is None else movement.expand(given, target)
 
 
-def _reshape(known: Evaluation, node: ir.Node) -> Tensor | Flat | None:
+def _reshape(known: Known, node: ir.Node) -> Tensor | Flat | None:
     flat, target = known.flat(node.inputs[0]), movement.integers(known.tensor(node.inputs[1]))
     given = known.tensor(node.inputs[0]) if flat is None else flat.tensor  # in the same order
     if given is None or target is None:
@@ -199,7 +196,7 @@ def _reshape(known: Evaluation, node: ir.Node) -> Tensor | Flat | None:
     return movement.flatten(given, target) if found is None else found
 
 
-def _flatten(known: Evaluation, node: ir.Node) -> Tensor | Flat | None:
+def _flatten(known: Known, node: ir.Node) -> Tensor | Flat | None:
     """Return a tensor with two axes: one has all elements, or each has one axis that is not 1."""
     given, axis = known.tensor(node.inputs[0]), node.attributes.get_int("axis", 1)
     if given is None:
@@ -212,7 +209,7 @@ def _flatten(known: Evaluation, node: ir.Node) -> Tensor | Flat | None:
     return movement.flatten(given, [Affine.number(-1) if part else ONE for part in wide])
 
 
-def axes_of(known: Evaluation, node: ir.Node) -> list[int] | None:
+def axes_of(known: Known, node: ir.Node) -> list[int] | None:
     """Return the axes of an attribute or of an input; None where there are neither."""
     attribute = node.attributes.get("axes")
     if attribute is not None:
@@ -220,17 +217,17 @@ def axes_of(known: Evaluation, node: ir.Node) -> list[int] | None:
     return movement.numbers(known.tensor(node.inputs[1])) if len(node.inputs) > 1 else None
 
 
-def _unsqueeze(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _unsqueeze(known: Known, node: ir.Node) -> Tensor | None:
     given, axes = known.tensor(node.inputs[0]), axes_of(known, node)
     return None if given is None or axes is None else movement.unsqueeze(given, axes)
 
 
-def _squeeze(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _squeeze(known: Known, node: ir.Node) -> Tensor | None:
     given = known.tensor(node.inputs[0])
     return None if given is None else movement.squeeze(given, axes_of(known, node))
 
 
-def _transpose(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _transpose(known: Known, node: ir.Node) -> Tensor | None:
     given, perm = known.tensor(node.inputs[0]), node.attributes.get("perm")
     if given is None:
         return None
@@ -238,7 +235,7 @@ def _transpose(known: Evaluation, node: ir.Node) -> Tensor | None:
     return movement.transpose(given, order)
 
 
-def _slice(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _slice(known: Known, node: ir.Node) -> Tensor | None:
     given = known.tensor(node.inputs[0])
     if given is None or len(node.inputs) < 3:
         return None
@@ -262,7 +259,7 @@ def _slice(known: Evaluation, node: ir.Node) -> Tensor | None:
     return found
 
 
-def _gather(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _gather(known: Known, node: ir.Node) -> Tensor | None:
     data, indices = (known.tensor(value) for value in node.inputs)
     axis, flat = node.attributes.get_int("axis", 0), known.flat(node.inputs[0])
     if flat is not None and indices is not None:
@@ -270,14 +267,14 @@ def _gather(known: Evaluation, node: ir.Node) -> Tensor | None:
     return None if data is None or indices is None else movement.gather(data, indices, axis)
 
 
-def _gather_nd(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _gather_nd(known: Known, node: ir.Node) -> Tensor | None:
     data, indices = (known.tensor(value) for value in node.inputs)
     if data is None or indices is None or node.attributes.get_int("batch_dims", 0) != 0:
         return None
     return movement.gather_nd(data, indices)
 
 
-def _concat(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _concat(known: Known, node: ir.Node) -> Tensor | None:
     parts = [known.tensor(value) for value in node.inputs]
     given = [part for part in parts if part is not None]
     if len(given) != len(parts) or any(not part.rank for part in given):
@@ -285,7 +282,7 @@ def _concat(known: Evaluation, node: ir.Node) -> Tensor | None:
     return movement.concat(given, node.attributes.get_int("axis", 0))
 
 
-def _total(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _total(known: Known, node: ir.Node) -> Tensor | None:
     """Return the sum of a constant along the last axis."""
     given, axes = known.tensor(node.inputs[0]), axes_of(known, node)
     if given is None or not given.rank or axes not in ([-1], [given.rank - 1]):
@@ -297,7 +294,7 @@ def _total(known: Evaluation, node: ir.Node) -> Tensor | None:
     return function((*given.dims[:-1], *kept), given.dims[-1].times(element.constant))
 
 
-def _trilu(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _trilu(known: Known, node: ir.Node) -> Tensor | None:
     given, diagonal = known.tensor(node.inputs[0]), [Affine()]
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         diagonal = movement.integers(known.tensor(node.inputs[1])) or []
@@ -307,11 +304,11 @@ def _trilu(known: Evaluation, node: ir.Node) -> Tensor | None:
     return movement.triangle(given, diagonal[0], upper=upper)
 
 
-def _same(known: Evaluation, node: ir.Node) -> Tensor | None:
+def _same(known: Known, node: ir.Node) -> Tensor | None:
     return known.tensor(node.inputs[0])
 
 
-Rule = Callable[["Evaluation", ir.Node], Tensor | Flat | None]
+Rule = Callable[[Known, ir.Node], Tensor | Flat | None]
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((*BINARY, "And", "Or"), _binary),
     "Cast": _cast,
