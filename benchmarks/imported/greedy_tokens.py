@@ -1,6 +1,7 @@
 """Compares greedy tokens of a GGUF file with those of transformers and llama.cpp.
 
-    python benchmarks/imported/greedy_tokens.py MODEL.gguf [--tokens 256] [--peers transformers llama.cpp]
+    python benchmarks/imported/greedy_tokens.py MODEL.gguf [--tokens 256]
+        [--peers transformers llama.cpp]
 
 Ten prompts, one thread; each runtime has its own process. Transformers computes the dequantized
 weights in float32: it is given the prompt and the tokens of the others, and says at how many places
