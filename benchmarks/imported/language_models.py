@@ -2,7 +2,8 @@
 
     python benchmarks/imported/language_models.py MODEL.narrow [--threads 1 2] [--prompt 128 2048]
         [--depth 0 2000 8000] [--tokens 32] [--rounds 3] [--json OUT.json]
-        [--llama-bench BIN MODEL.gguf] [--onnxruntime-genai PYTHON FOLDER]
+        [--llama-bench BIN MODEL.gguf] [--llama-flags="-fa 0"]
+        [--onnxruntime-genai PYTHON FOLDER]
         [--openvino-genai PYTHON MODEL.gguf|FOLDER] [--vocabulary 49152]
 
 MODEL.narrow is what ``narrowpass build model.gguf -o model.narrow`` writes. FOLDER is what the
@@ -141,7 +142,8 @@ def ask(form: str, length: int, threads: int, options: argparse.Namespace) -> di
 
 def by_llama_bench(length: int, threads: int, options: argparse.Namespace) -> dict[str, Any]:
     """Return the seconds of a prompt, and of a token after it."""
-    binary, model, *flags = options.llama_bench
+    binary, model = options.llama_bench
+    flags = options.llama_flags.split()
     common = [binary, "-m", model, "-t", str(threads), "-r", "1", "-o", "json", *flags]
     found: dict[str, Any] = {}
     for kind, more in (
@@ -167,7 +169,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vocabulary", type=int, default=49152)
-    parser.add_argument("--llama-bench", nargs="+", metavar=("BIN", "MODEL.gguf"))
+    parser.add_argument("--llama-bench", nargs=2, metavar=("BIN", "MODEL.gguf"))
+    parser.add_argument("--llama-flags", default="", help="more arguments of llama-bench")
     parser.add_argument("--onnxruntime-genai", nargs=2, metavar=("PYTHON", "FOLDER"))
     parser.add_argument("--openvino-genai", nargs=2, metavar=("PYTHON", "MODEL"))
     parser.add_argument("--json", type=Path, metavar="OUT.json")
