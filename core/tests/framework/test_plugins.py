@@ -104,8 +104,10 @@ def test_the_same_pass_from_two_distributions_names_both(entry_point, touch):
         entry_point("a", dist="one", narrowpass_passes=[touch]),
         entry_point("b", dist="two", version="2.1", narrowpass_passes=[touch]),
     ]
-    with pytest.raises(PluginError, match=r"'touch'.*both one 1\.0 and two 2\.1"):
-        list(load_plugins(entry_points=points).registry.passes)
+    registry = load_plugins(entry_points=points).registry
+    for _ in range(2):  # the same when it is read again
+        with pytest.raises(PluginError, match=r"'touch'.*both one 1\.0 and two 2\.1"):
+            list(registry.passes)
     assert load_plugins(["b"], entry_points=points).registry.passes == {"touch": touch}
 
 

@@ -193,6 +193,11 @@ def long_bundle(tmp_path_factory):
     return path
 
 
+def take_interrupts():
+    """Take SIGINT again, which children of a shell's background jobs ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.parametrize("stream", ["--stream", "--json"])
 def test_an_interrupt_ends_it(long_bundle, stream):
@@ -200,7 +205,11 @@ def test_an_interrupt_ends_it(long_bundle, stream):
     command = [sys.executable, "-m", "narrowpass", "generate", long_bundle, "the"]
     command += ["--tokens", "29000"]
     with subprocess.Popen(
-        [*command, stream], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, stream],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=take_interrupts,  # noqa: PLW1509  # the tests have one thread
     ) as process:
         if stream == "--stream":
             assert process.stdout.read(1)
@@ -221,6 +230,7 @@ def test_an_interrupt_ends_it(long_bundle, stream):
 def chat(bundle, **streams):
     """Begin a chat whose answers have 29,000 tokens."""
     command = [sys.executable, "-m", "narrowpass", "chat", bundle, "--tokens", "29000"]
+    streams["preexec_fn"] = take_interrupts
     return subprocess.Popen(command, text=True, bufsize=1, **streams)
 
 
@@ -253,7 +263,10 @@ def test_an_interrupt_between_answers_ends_the_chat(long_bundle, terminal):
             assert "is forgotten" in process.stderr.readline()
         time.sleep(0.5)  # until it waits for a message
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     if ours is not None:
         os.close(ours)
     assert process.returncode == 130, err

@@ -62,6 +62,10 @@ class Computation(Record, abc.ABC):
         """
         return None
 
+    def row_axes_of(self, op: LoweredOp) -> int | None:
+        """Return `row_axes`, of an operation where that depends on its operands."""
+        return self.row_axes()
+
     def reuse_key(self) -> Hashable:
         """Return a key: for equal keys and operand shapes, `size` returns equal results.
 

@@ -131,6 +131,7 @@ class Decoder:
             last: Array = self._take_ahead()[-1]
             return last
         same = _common(self._ids, ids)
+        self._ahead = None
         # The last one is run again, also if its keys and values are there: for its logits.
         self._keep(min(same, len(ids) - 1))
         rows: Array = self.feed(ids[len(self._ids) :])[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -190,6 +191,8 @@ class _Collector:
         self._failed = dict(failed)
         self._owners: dict[tuple[str, str], str] = {}
         self._items: dict[str, Mapping[str, Any]] = {}
+        self._results: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._lock = threading.RLock()
 
     def items(self, kind: str) -> Mapping[str, Any]:
         """Return what plugins register of one kind, by name.
@@ -197,22 +200,27 @@ class _Collector:
         Raises:
             PluginError: a name that two plugins use; both distributions are named.
         """
-        if kind not in self._items:
-            found: dict[str, Any] = {}
-            for source in self._sources:
-                items = self._checked(source, kind)
-                for name in items:
-                    _claim(self._owners, kind, name, source.info.distribution)
-                found.update(items)
-            self._items[kind] = found
-        return self._items[kind]
+        with self._lock:
+            if kind not in self._items:
+                found: dict[str, Any] = {}
+                owners = dict(self._owners)
+                for source in self._sources:
+                    items = self._checked(source, kind)
+                    for name in items:
+                        _claim(owners, kind, name, source.info.distribution)
+                    found.update(items)
+                self._items[kind], self._owners = found, owners
+            return self._items[kind]
 
     def _checked(self, source: Source, kind: str) -> Mapping[str, Any]:
         info = source.info
         if kind not in source.hooks or info.name in self._failed:
             return {}
+        key = info.name, kind
         try:
-            return named(f"{PROJECT}_{kind}", source.hooks[kind]())
+            if key not in self._results:
+                self._results[key] = named(f"{PROJECT}_{kind}", source.hooks[kind]())
+            return self._results[key]
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # the boundary to plugin code

@@ -35,9 +35,9 @@ class Gather(Computation):
     mnemonic = "gather"
     axis: int
 
-    def row_axes(self) -> int | None:
-        """See `Computation.row_axes`: of the table, which is constant, and of the indices."""
-        return None if self.axis else 0
+    def row_axes_of(self, op: LoweredOp) -> int | None:
+        """See `Computation.row_axes_of`: those of the indices of a constant table."""
+        return None if self.axis or op.operands[0].constant is None else 0
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

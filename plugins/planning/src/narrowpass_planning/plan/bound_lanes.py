@@ -12,7 +12,7 @@ from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.bound import Sizes
 from narrowpass_planning.plan.executor import Entry, Executor, Pool
-from narrowpass_planning.plan.lanes import Call, LanePlan, UnevenLanesError
+from narrowpass_planning.plan.lanes import Call, LanePlan, NoLanesError
 from narrowpass_planning.plan.placement import place_intermediates
 from narrowpass_planning.plan.step import Array, Shape, Slot, Step
 
@@ -168,7 +168,7 @@ class BoundLanes:
         if direct.get(root) == name:
             return _Output(name, slot, shape, lane, self._binds(root))
         if root not in self._offsets and root not in plan.constants:
-            raise UnevenLanesError(f"output {name!r} is a copy of an input, or of another output")
+            raise NoLanesError(f"output {name!r} is a copy of an input, or of another output")
         return _Output(name, slot, shape, lane, [])
 
     def _bind_fixed(self) -> None:

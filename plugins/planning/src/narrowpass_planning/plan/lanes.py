@@ -22,6 +22,10 @@ class UnevenLanesError(Exception):
     """Lanes that one tape cannot compute; the message says why."""
 
 
+class NoLanesError(UnevenLanesError):
+    """A partition of which one tape computes no lanes, whatever the feeds."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the lanes of a slot lie.

@@ -111,11 +111,12 @@ class MergedRun:
 
     def _bind(self, lanes: Sequence[Lane]) -> None:
         """Bind the caches of lanes."""
-        # The tape has addresses only: a session that is gone, or reset, frees its buffers.
-        self._buffers = [weakref.ref(lane.buffers) for lane in lanes]
+        self._buffers = []  # an interrupt in between leaves buffers of no session bound
         self._bound.bind_apart(
             {name: [lane.buffers.arrays[name] for lane in lanes] for name in self._caches}
         )
+        # The tape has addresses only: a session that is gone, or reset, frees its buffers.
+        self._buffers = [weakref.ref(lane.buffers) for lane in lanes]
 
     def run(self, lanes: Sequence[Lane], pool: Pool) -> list[dict[str, Array]] | None:
         """Run it; the caller has entered the workspace.

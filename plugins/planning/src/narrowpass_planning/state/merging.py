@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from narrowpass.errors import BackendError, DataError, UsageError
 from narrowpass_planning.plan.bound import Sizes
 from narrowpass_planning.plan.executor import Pool
-from narrowpass_planning.plan.lanes import UnevenLanesError
+from narrowpass_planning.plan.lanes import NoLanesError, UnevenLanesError
 from narrowpass_planning.state.errors import CacheFullError
 from narrowpass_planning.state.merged import Lane, MergedRun
 from narrowpass_planning.state.method import AppendingMethod
@@ -74,6 +74,9 @@ def run_merged(
             for (each, _), found in zip(pairs, results, strict=True):
                 each.advance(appending, run.rows, found)
             return results
+    except NoLanesError:
+        appending.merges = False  # nobody tries it again
+        return None
     except (BackendError, DataError, UsageError, UnevenLanesError):
         return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import BackendError, UsageError
 from narrowpass.runtime.feeds import FeedChecker
 from narrowpass_ir.state import State
 from narrowpass_planning.plan.bound import BoundPartition
@@ -67,7 +67,8 @@ class Token:
     ) -> None:
         self._partition, self._bound, self._version = partition, bound, bound.version
         # The tape has addresses only: a session that is gone, or reset, frees its buffers.
-        self._buffers, self._copied, self.rows = weakref.ref(buffers), copied, rows
+        self._buffers: weakref.ref[Buffers] | None = weakref.ref(buffers)
+        self._copied, self.rows = copied, rows
         binds = dict(bound.fed)
         self._caches = {
             name: (array.shape, binds.get(name, ())) for name, array in buffers.arrays.items()
@@ -112,7 +113,8 @@ class Token:
                 return None
             if fed.binds:
                 given.append((fed.binds, array))
-        if buffers is not self._buffers() and not self._bind(buffers):
+        known = None if self._buffers is None else self._buffers()
+        if buffers is not known and not self._bind(buffers):
             return None
         return bound.run_again(given, self._copied, pool)
 
@@ -123,6 +125,7 @@ class Token:
             name: array.shape for name, array in arrays.items()
         }:
             return False
+        self._buffers = None  # an interrupt in between leaves buffers of no session bound
         for name, (_, binds) in self._caches.items():
             self._bound.tape.bind_all(binds, arrays[name])
         self._buffers = weakref.ref(buffers)
@@ -196,6 +199,19 @@ class AppendingMethod:
         (partition,) = self.method.partitions
         masks = {partition.inputs[name] for name in self.masks}
         return set(self.method.outputs) == set(partition.outputs) and partition.elastic <= masks
+
+    def check_defaults(self, feeds: Mapping[str, Any]) -> None:
+        """Check that no input is fed whose default was compiled into the method.
+
+        Raises:
+            UsageError: one is.
+        """
+        fed = sorted(self.method.defaults.intersection(feeds))
+        if fed:
+            raise UsageError(
+                f"input {fed[0]!r} has a default, which a session whose caches are appended to in "
+                "place keeps; leave it out, or remove the initializer of that name from the model"
+            )
 
     def check_rows(self, feeds: Mapping[str, Any]) -> None:
         """Check that the last run appended as many rows as its feeds say.

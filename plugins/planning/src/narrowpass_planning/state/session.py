@@ -170,6 +170,8 @@ class AppendingSession(Session):
         Raises:
             DataError: feeds that do not fit.
         """
+        if check:
+            appending.check_defaults(feeds)
         if check or appending.fed.derives:
             feeds = dict(appending.checker.check(feeds))
         buffers = self._own_buffers(appending, name, feeds, self._length + rows)
@@ -275,6 +277,7 @@ class AppendingSession(Session):
         outputs: Sequence[str] | None,
     ) -> Outputs:
         """Run a method whose feeds are checked, with buffers of enough room."""
+        appending.check_defaults(feeds)
         checked = dict(appending.checker.check(feeds))
         checked.update(self._fixed_or_initial(appending, name, feeds))
         checked = appending.fed.derive(checked, self._length)
@@ -370,9 +373,8 @@ class AppendingSession(Session):
         if rows:  # what may fail comes first
             buffers = self._new_buffers(caches, rows + 1)
             buffers.fill({name: values[name] for name in caches}, rows)
-        self._release()
-        if buffers is not None:
-            self._take(buffers)
+        self._length = 0  # an interrupt in between leaves no row that is not there
+        self._release() if buffers is None else self._take(buffers)
         self._fixed = {name: value for name, value in values.items() if name not in caches}
         self._length = rows
 
@@ -407,10 +409,11 @@ class AppendingSession(Session):
 
     def _take(self, buffers: Buffers) -> Buffers:
         """Read and write other buffers from now on."""
-        self._release()
         with self._program.forking:
-            buffers.users.add(self)
-        self._buffers = buffers
+            buffers.users.add(self)  # first: an interrupt in between loses no rows
+            before, self._buffers = self._buffers, buffers
+            if before is not None and before is not buffers:
+                before.users.discard(self)
         return buffers
 
     def _rewind(self, rows: int) -> None:
