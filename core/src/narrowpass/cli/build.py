@@ -15,6 +15,7 @@ from narrowpass.cli.options import (
     complete_instrument,
     complete_pipeline,
     json_option,
+    report_writer,
 )
 from narrowpass.cli.output import (
     change,
@@ -23,13 +24,11 @@ from narrowpass.cli.output import (
     print_json,
     print_table,
     progress,
-    visible,
 )
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import NarrowpassError, UsageError
 
 if TYPE_CHECKING:
-    from narrowpass.bundle import Bundle
     from narrowpass.cli._summary import Summary
     from narrowpass.framework.instruments import Instrument
 
@@ -322,35 +321,6 @@ def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None)
         text += f"\nThe input of the pass is in {reproducer}: narrowpass replay {reproducer}"
     error.args = (text, *error.args[1:])
     return error
-
-
-def report_writer(state: State, path: str, sources: Iterable[str]) -> Callable[..., None]:
-    """Find what writes the report early: a long build must not end in that.
-
-    Args:
-        state: has the report writers.
-        path: the value of ``--report``.
-        sources: files and bundles that are read or written, which it may not be in.
-
-    Returns:
-        A function to call with the bundle and the title.
-
-    Raises:
-        PluginError: no report writer is installed.
-        UsageError: `path` cannot be written to.
-    """
-    from narrowpass.driver import check_result_file
-    from narrowpass.framework.reports import writer_of
-    from narrowpass_ir.files import replacing_file
-
-    check_result_file(path, "--report", sources)
-    writer = writer_of(path, state.registry.reports)
-
-    def write(bundle: Bundle, title: str) -> None:
-        with replacing_file(Path(path)) as file:
-            file.write(writer.render(bundle, visible(title)).encode())
-
-    return write
 
 
 def _print_summary(document: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from narrowpass.cli.state import State
 from narrowpass.errors import NarrowpassError, UsageError
 
 if TYPE_CHECKING:
+    from narrowpass.bundle import Bundle
     from narrowpass.framework.plugins import Registry
 
 _SHAPE = re.compile(r"\d+(x\d+)*")
@@ -185,3 +187,33 @@ def choose_method(method: str | None, methods: Sequence[str]) -> str:
     if "main" in methods:
         return "main"
     raise UsageError(f"there are several methods: choose one with --method: {listing}")
+
+
+def report_writer(state: State, path: str, sources: Iterable[str]) -> Callable[..., None]:
+    """Find what writes the report early: a long build must not end in that.
+
+    Args:
+        state: has the report writers.
+        path: the value of ``--report``.
+        sources: files and bundles that are read or written, which it may not be in.
+
+    Returns:
+        A function to call with the bundle and the title.
+
+    Raises:
+        PluginError: no report writer is installed.
+        UsageError: `path` cannot be written to.
+    """
+    from narrowpass.cli.output import visible
+    from narrowpass.driver import check_result_file
+    from narrowpass.framework.reports import writer_of
+    from narrowpass_ir.files import replacing_file
+
+    check_result_file(path, "--report", sources)
+    writer = writer_of(path, state.registry.reports)
+
+    def write(bundle: Bundle, title: str) -> None:
+        with replacing_file(Path(path)) as file:
+            file.write(writer.render(bundle, visible(title)).encode())
+
+    return write

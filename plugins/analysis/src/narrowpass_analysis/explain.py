@@ -13,6 +13,7 @@ from narrowpass.cli.options import (
     json_option,
     native_option,
     pipeline_option,
+    report_writer,
     threads_option,
 )
 from narrowpass.cli.output import print_json, print_table
@@ -68,7 +69,6 @@ def explain(
     dtype, partition, kernel, reason, and decisions (pass, decision, by, reason, measured, limit,
     error) of each; and removed: decisions about nodes and values that are no longer there.
     """
-    from narrowpass.cli.build import report_writer
     from narrowpass.cli.options import choose_method
     from narrowpass.driver import open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
