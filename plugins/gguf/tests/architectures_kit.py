@@ -111,9 +111,14 @@ def write(path, variant: Variant, **fields: object) -> None:
     if variant.span or kind == "phi3":  # of Phi, the converter writes 0 for none
         writer.add_sliding_window(variant.span)
     if variant.local_base:
-        writer.add_rope_freq_base_swa(variant.local_base)
+        # By its key: the oldest `gguf` has no method for it, nor for the pattern.
+        writer.add_float32(f"{kind}.rope.freq_base_swa", variant.local_base)
     if variant.pattern is not None:
-        writer.add_sliding_window_pattern(variant.pattern)
+        key = f"{kind}.attention.sliding_window_pattern"
+        if isinstance(variant.pattern, int):
+            writer.add_uint32(key, variant.pattern)
+        else:
+            writer.add_array(key, variant.pattern)
     if variant.yarn:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(variant.yarn)
