@@ -1,10 +1,10 @@
-"""GEMV of 4 bits by look-up tables (T-MAC, arXiv:2407.00088) beside dot products of int8.
+"""GEMV of 4 bits by look-up tables (T-MAC, arXiv:2407.00088) beside that of int8 rows.
 
     python benchmarks/kernels/lookup_gemv.py [--rounds 15]
 
 Needs an x86-64 processor with AVX2 and a C compiler; of AVX-512 code, one with VNNI and VBMI.
 Compiles ``lookup_gemv.c``, whose kernels do the same with the same weights: blocks of 32 with
-float32 scales, one row. By dot products the row is int8 in blocks, as in the backend; by tables
+float32 scales, one row. Beside them the row is int8 in blocks, as in the backend; by tables
 each entry is the sum of a subset of 4 or 6 elements, rounded to a byte, as in the paper. Integers
 are compared with numpy's, the results within the rounding of float32.
 

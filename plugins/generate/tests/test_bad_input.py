@@ -188,6 +188,12 @@ LONG = {
     "called": doubled("n.x.replace('a', 'aa')"),
     "repeated": "{{ 'a' * 10 ** 9 }}",
     "list": "{{ [1] * 10 ** 9 }}",
+    "centered": "{{ 'a'|center(600000000) }}",
+    "width": "{{ '%300000000d' % 1 }}",
+    "width of an argument": "{{ '%*d' % (300000000, 1) }}",
+    "format": "{{ '{:>900000000}'.format(1) }}",
+    "batch": "{{ [1]|batch(100000000, 0)|list }}",
+    "json": "{% for a in range(99) %}{% set x = ('a' * 10 ** 6)|tojson %}{% endfor %}",
     "written": "{% set x = 'a' * 10 ** 6 %}{% for a in range(99) %}{{ x }}{% endfor %}",
 }
 
@@ -201,6 +207,11 @@ def test_a_chat_template_whose_texts_are_too_long(source):
 def test_a_chat_template_whose_numbers_are_too_large():
     with pytest.raises(DataError, match="of integers of that size"):
         ChatTemplate("{{ 10 ** (10 ** 10) }}", {}, "folder").render([])
+
+
+def test_a_chat_template_has_no_texts_of_any_length():
+    with pytest.raises(DataError, match="'lipsum' is undefined"):
+        ChatTemplate("{{ lipsum(n=80000) }}", {}, "folder").render([])
 
 
 def test_a_chat_template_that_needs_all_memory():

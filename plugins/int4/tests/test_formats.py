@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from int4_kit import (
@@ -350,6 +351,37 @@ def test_dynamic_activations_are_requested_of_integers_that_were_there():
         assert [
             a.i for n in plain.graph.node for a in n.attribute if a.name == "accuracy_level"
         ] == [1]
+
+
+def test_dynamic_activations_are_requested_of_integers_in_a_branch():
+    proto = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 21, "com.microsoft": 1]>
+        g (float[m, 64] x, bool c) => (float[m, 32] y) {
+            y = If (c) <
+                then_branch = t () => (float[m, 32] a) {
+                    a = com.microsoft.MatMulNBits <K = 64, N = 32, bits = 4, block_size = 32>
+                        (x, w, s)
+                },
+                else_branch = e () => (float[m, 32] b) {
+                    b = com.microsoft.MatMulNBits <K = 64, N = 32, bits = 4, block_size = 32>
+                        (x, w, s)
+                }>
+        }""")
+    rng = np.random.default_rng(5)
+    arrays = {
+        "w": rng.integers(0, 256, (32, 2, 16)).astype(np.uint8),
+        "s": rng.random((32, 2)).astype(np.float32),
+    }
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(v, n) for n, v in arrays.items())
+    (branching,) = rewritten(proto, "int4{activations=dynamic}").graph.node
+    levels = [
+        attribute.i
+        for branch in branching.attribute
+        for node in branch.g.node
+        for attribute in node.attribute
+        if attribute.name == "accuracy_level"
+    ]
+    assert levels == [4, 4]
 
 
 def test_what_was_requested_of_integers_is_reported():

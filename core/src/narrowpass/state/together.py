@@ -81,4 +81,5 @@ def _naming(index: int) -> Iterator[None]:
     try:
         yield
     except (BackendError, DataError, UsageError) as error:
-        raise type(error)(f"session {index}: {error}") from error
+        error.args = (f"session {index}: {error}", *error.args[1:])
+        raise

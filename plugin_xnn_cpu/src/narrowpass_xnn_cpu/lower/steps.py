@@ -41,7 +41,7 @@ class Unary(Computation):
         """See `Computation.pack`."""
         return elementwise.Unary(self.function, self.parameters)
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 
@@ -74,7 +74,7 @@ class Binary(Computation):
         """See `Computation.pack`."""
         return elementwise.Binary(self.function)
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 
@@ -105,7 +105,7 @@ class Lookup(Computation):
     overwrites: ClassVar[tuple[int, ...]] = (0,)
     table: bytes
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 
@@ -127,7 +127,7 @@ class Convert(Computation):
         """See `Computation.kernel_name`."""
         return f"convert {op.operands[0].dtype.name} to {op.output.dtype.name}"
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 
@@ -159,7 +159,7 @@ class RoundTo(Computation):
         """See `Computation.kernel_name`."""
         return f"round to {self.dtype.name}"
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 

@@ -55,16 +55,12 @@ class Computation(Record, abc.ABC):
         """Return the operand with new rows, and their axis in it and in the cache; see `Step`."""
         return None
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """Return how many of the last axes are a row, where rows are independent; see `Step`.
 
         None where rows are computed together.
         """
         return None
-
-    def row_axes_of(self, op: LoweredOp) -> int | None:
-        """Return `row_axes`, of an operation where that depends on its operands."""
-        return self.row_axes()
 
     def reuse_key(self) -> Hashable:
         """Return a key: for equal keys and operand shapes, `size` returns equal results.

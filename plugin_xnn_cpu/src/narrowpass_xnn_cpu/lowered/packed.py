@@ -34,7 +34,7 @@ class PackedStep(Step, PackedOp):
         self.in_place = [n for n in computation.in_place() if n < len(op.operands)]
         self.values = computation.shape_values()
         self.elastic, self.appended = computation.elastic(), computation.appended()
-        self.row_axes = computation.row_axes_of(op)
+        self.row_axes = computation.row_axes(op)
 
     @property
     def alike(self) -> Hashable:

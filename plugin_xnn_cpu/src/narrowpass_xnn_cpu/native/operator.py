@@ -36,3 +36,8 @@ class Operator(Uncopied):
         self._ffi = extension().ffi
         self._lib = extension().lib
         self.handle: Any = self._ffi.NULL
+
+    @property
+    def holds_size(self) -> bool:
+        """Whether a reshape changes runs that were set up before: XNNPACK's `handle` has sizes."""
+        return bool(self.handle != self._ffi.NULL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,8 @@ return, and of its result."""
 _BITS = 1 << 16
 """The size of the largest integer that ``**`` returns."""
 
+_DIGITS = re.compile("[0-9]+")
+
 _EACH, _JOINED = "narrowpass each", "narrowpass joined"
 """Names of filters that no template can write."""
 
@@ -42,7 +45,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         self._own = threading.local()
         self.globals.pop("lipsum")  # takes as long as its argument says
-        self.filters = {name: self._counted(found) for name, found in self.filters.items()}
+        self.filters = {name: self.counted(found) for name, found in self.filters.items()}
         self.filters[_EACH] = self._each
         self.filters[_JOINED] = self._charged
 
@@ -68,7 +71,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, called: Any, /, *args: Any, **named: Any) -> Any:
         """Call what a template calls; jinja2 asks for it."""
         self._look()
-        _check_numbers(args, named)
+        _check_numbers((*args, *named.values()))
+        text = getattr(called, "__self__", None)
+        if isinstance(text, str) and called.__name__ in ("format", "format_map"):
+            _check_widths(text)
         return self._charged(super().call(context, called, *args, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -77,6 +83,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
             if left.bit_length() * max(right, 0) > _BITS:
                 raise SecurityError(f"{operator} of integers of that size")
+        elif operator == "%" and isinstance(left, str):
+            _check_widths(left)
+            _check_numbers(right if isinstance(right, tuple) else (right,))
         elif operator == "*":
             for times, repeated in ((left, right), (right, left)):
                 if isinstance(times, int) and isinstance(repeated, str | list | tuple):
@@ -86,12 +95,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
         return super()._generate(_Rewriting(self).visit(source), *args, **named)
 
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a filter whose results are charged, and whose calls look at the clock."""
+
         # `wraps` keeps what jinja2 notes on a filter: which argument it passes to it.
         @functools.wraps(function)
         def counted(*args: Any, **named: Any) -> Any:
             self._look()
-            _check_numbers(args, named)
+            _check_numbers((*args, *named.values()))
             return self._charged(function(*args, **named))
 
         return counted
@@ -140,11 +151,15 @@ class _Rewriting(NodeTransformer):
         return found
 
 
-def _check_numbers(args: Iterable[Any], named: dict[str, Any]) -> None:
+def _check_numbers(values: Iterable[Any]) -> None:
     """Refuse a width or count beyond all texts, which would be allocated before it is charged."""
-    for value in (*args, *named.values()):
-        if isinstance(value, int) and value > CHARACTERS:
-            raise _too_long()
+    if any(isinstance(value, int) and value > CHARACTERS for value in values):
+        raise _too_long()
+
+
+def _check_widths(text: str) -> None:
+    """Refuse a format with a width beyond all texts."""
+    _check_numbers(int(digits[:20]) for digits in _DIGITS.findall(text))
 
 
 def _too_long() -> SecurityError:

@@ -46,7 +46,7 @@ class ChatTemplate:
         environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )
-        environment.filters["tojson"] = _to_json
+        environment.filters["tojson"] = environment.counted(_to_json)
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
         self._where, self._tokens, self._environment = where, dict(tokens), environment

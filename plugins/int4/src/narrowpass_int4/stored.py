@@ -38,7 +38,7 @@ def request_int8_rows(model: ir.Model, red: Sequence[str], ctx: Context) -> int:
     Returns:
         How many nodes changed.
     """
-    nodes = [node for node in model.graph if (_asks_nothing(node) and _integers_of(node))]
+    nodes = [node for node in model.graph.all_nodes() if _asks_nothing(node) and _integers_of(node)]
     kept = {node for found in matching_nodes(red, nodes).values() for node in found}
     nodes = [node for node in nodes if node not in kept]
     for node in nodes:

@@ -229,13 +229,16 @@ class _Collector:
 
     def failed(self) -> Mapping[str, PluginInfo]:
         """Return the plugins that could not be used, by name, after all hooks were called."""
-        for kind in KINDS:
-            self.items(kind)
-        return self._failed
+        with self._lock:
+            for kind in KINDS:
+                for source in self._sources:
+                    self._checked(source, kind)
+            return self._failed
 
     def owners(self) -> Mapping[tuple[str, str], str]:
         """Return the distribution of each thing that is registered, by kind and name."""
-        self.failed()
+        for kind in KINDS:
+            self.items(kind)
         return self._owners
 
 

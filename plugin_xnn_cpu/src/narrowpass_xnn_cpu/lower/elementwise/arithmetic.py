@@ -73,7 +73,7 @@ class AddClamp(Computation):
     overwrites: ClassVar[tuple[int, ...]] = (0, 1)
     limits: tuple[float, float]
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 
@@ -103,7 +103,7 @@ class Function(Computation):
         """See `Computation.kernel_name`."""
         return self.function
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 

@@ -18,7 +18,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.fusion.matching import slice_of
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
@@ -49,7 +49,7 @@ class Gate(Computation):
         """See `Computation.in_place`."""
         return () if self.parts else (0, 1)
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 1 if self.parts else 0
 

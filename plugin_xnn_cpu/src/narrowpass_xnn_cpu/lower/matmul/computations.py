@@ -103,7 +103,7 @@ class ConstantMatMul(WithEpilogue):
         found = self.choices(target.current())
         return PackedConstantMatMul(found, self.epilogue, self.rows, session)
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 1
 
@@ -137,7 +137,7 @@ class QuantizeRows(Computation):
     kernel = "rows to int8"
     channels: int
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 1
 

@@ -89,7 +89,7 @@ class JoinedMatMul(Computation):
             packed.append(operator)
         return JoinedMatmul(packed, gated=self.gated)
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 1
 
@@ -120,7 +120,7 @@ class Segment(Computation):
     columns: int
     width: int
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 1
 

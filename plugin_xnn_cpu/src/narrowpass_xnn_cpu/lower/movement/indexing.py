@@ -35,8 +35,8 @@ class Gather(Computation):
     mnemonic = "gather"
     axis: int
 
-    def row_axes_of(self, op: LoweredOp) -> int | None:
-        """See `Computation.row_axes_of`: those of the indices of a constant table."""
+    def row_axes(self, op: LoweredOp) -> int | None:
+        """See `Computation.row_axes`: those of the indices of a constant table."""
         return None if self.axis or op.operands[0].constant is None else 0
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
@@ -66,7 +66,7 @@ class GatherInt8(Computation):
     mnemonic = "gather_int8"
     kernel = "gather int8"
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`: of the indices."""
         return 0
 
@@ -118,7 +118,7 @@ class GatherBlocks(Computation):
             raise BackendError("an embedding of floats is not packed in blocks")
         return BlockEmbedding(self.weight.blocks, session)
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`: of the indices."""
         return 0
 

@@ -53,7 +53,7 @@ class LayerNorm(Computation):
         """See `Computation.in_place`."""
         return (0, 2 + self.bias) if self.added else (0,)
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return None if self.keeps_sum else self.axes
 

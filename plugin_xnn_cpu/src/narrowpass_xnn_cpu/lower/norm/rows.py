@@ -33,7 +33,7 @@ class RowFunction(Computation):
         """See `Computation.kernel_name`."""
         return self.function
 
-    def row_axes(self) -> int | None:
+    def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return self.axes
 

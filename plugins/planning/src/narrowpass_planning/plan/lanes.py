@@ -93,6 +93,7 @@ class LanePlan:
         self.calls: dict[Step, list[Call]] = {}
         self.scratch = max(lane.scratch for lane in lanes)
         self._joint: set[Slot] = set()
+        self._grouped: set[Slot] = set()
         for slot in (*self.apart, *self.constants):
             self.places[slot] = Place(slot, (0,) * self.count)
         for slot in inputs.values():
@@ -154,9 +155,13 @@ class LanePlan:
         self._place_apiece(step.output)
         if calls[0].count == self.count:
             self._joint.add(step.output)
+        elif calls[0].count > 1:
+            self._grouped.add(step.output)
 
     def _place_view(self, step: Step, calls: Sequence[Call]) -> None:
         place, size, offsets = self.places[step.inputs[0]], self.size(step.output), []
+        if place.root in self._grouped and size != self.size(place.root):
+            raise UnevenLanesError(f"{step.name!r} is a part of what groups of lanes compute")
         for call in calls:
             start = place.offsets[call.lane] + (call.run.view or 0)
             offsets += [start + lane * size for lane in range(call.count)]
@@ -213,6 +218,8 @@ class LanePlan:
         except BackendError:
             return None  # more rows than its kernel takes, or a constant with those of one lane
         same = bool(found.call) == bool(run.call) and (found.view is None) == (run.view is None)
+        if found.call:  # now: the next size of an operator has other scratch memory
+            self.scratch = max(self.scratch, found.scratch)
         fits = found.shape == (run.shape[0] * count, *run.shape[1:])
         return found if same and fits else None
 
@@ -228,7 +235,7 @@ class LanePlan:
     def _check_held(self, step: Step) -> None:
         """Check that no operator, which holds one size, is to have several."""
         first, *others = [call.run for call in self.calls[step]]
-        if first.operator is None or first.params is not None:
+        if first.operator is None or not getattr(first.operator, "holds_size", True):
             return
         if any(run is not first and run.operator is first.operator for run in others):
             raise UnevenLanesError(f"{step.name!r} has other sizes in other lanes")

@@ -60,7 +60,8 @@ class Run:
         shape: of the output.
         call: the executor's kernel; empty where nothing needs to run.
         operator: a reshaped operator object of the executor, whose `workspace` is the bytes of
-            scratch memory that it needs; None where `params` suffices.
+            scratch memory that it needs; None where `params` suffices. One with a false
+            `holds_size` may be reshaped for another run while this one stays valid.
         params: the parameters that the executor passes to the kernel.
         workspace: bytes of scratch memory that a kernel without an operator needs.
         view: the byte offset of the output in the first input, where the output is a view.

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from narrowpass_planning.plan.bound import Sizes
 from narrowpass_planning.plan.bound_lanes import BoundLanes
 from narrowpass_planning.plan.executor import Pool
@@ -16,6 +14,7 @@ from narrowpass_planning.plan.lanes import UnevenLanesError
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.step import Array, Shape
 from narrowpass_planning.state.buffers import Buffers
+from narrowpass_planning.state.feed_form import FeedForm
 
 
 @dataclass(frozen=True)
@@ -31,30 +30,6 @@ class Lane:
     feeds: Mapping[str, Any]
     buffers: Buffers
     length: int
-
-
-@dataclass(frozen=True)
-class _Fed:
-    """What a run takes for one input of each lane.
-
-    Attributes:
-        name: of the input.
-        dtype: of the array.
-        shape: of the array; the last axis is left out where it has an element for each row.
-        elastic: whether it has.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: Shape
-    elastic: bool
-
-    def fits(self, array: object, total: int) -> bool:
-        """Return whether an array can be fed, for a cache of `total` rows after the run."""
-        if type(array) is not np.ndarray or array.dtype != self.dtype:
-            return False
-        shape: Shape = array.shape
-        return shape == ((*self.shape, total) if self.elastic else self.shape)
 
 
 class MergedRun:
@@ -86,11 +61,9 @@ class MergedRun:
     ) -> None:
         self._partition, self.rows, self._threads = partition, rows, pool.threads
         first = lanes[0]
-        self._feeds = []
-        for name, array in first.feeds.items():
-            elastic = name in masks
-            shape = array.shape[:-1] if elastic else array.shape
-            self._feeds.append(_Fed(name, array.dtype, shape, elastic))
+        self._feeds = [
+            FeedForm.of(name, array, elastic=name in masks) for name, array in first.feeds.items()
+        ]
         if not all(map(self._fits, lanes)):
             raise UnevenLanesError("feeds have other shapes in other lanes")
         caches = [name for name in first.buffers.arrays if name in partition.inputs]

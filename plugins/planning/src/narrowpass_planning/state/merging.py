@@ -75,7 +75,7 @@ def run_merged(
                 each.advance(appending, run.rows, found)
             return results
     except NoLanesError:
-        appending.merges = False  # nobody tries it again
+        appending.never_merges = True
         return None
     except (BackendError, DataError, UsageError, UnevenLanesError):
         return None

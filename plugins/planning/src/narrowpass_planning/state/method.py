@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,29 +18,11 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers
 from narrowpass_planning.state.fed import Fed
+from narrowpass_planning.state.feed_form import FeedForm
 from narrowpass_planning.state.merged import MergedRun
 
 if TYPE_CHECKING:
     from narrowpass_planning.program.method import Method
-
-
-@dataclass(frozen=True)
-class _Fed:
-    """What a token's run takes for one input.
-
-    Attributes:
-        name: of the input.
-        dtype: of the array.
-        shape: of the array; the last axis is left out where it has an element for each row.
-        elastic: whether it has.
-        binds: the tape's buffers, with their offsets.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    elastic: bool
-    binds: Sequence[tuple[int, int]]
 
 
 class Token:
@@ -73,11 +54,10 @@ class Token:
         self._caches = {
             name: (array.shape, binds.get(name, ())) for name, array in buffers.arrays.items()
         }
-        self._feeds = []
-        for name, array in feeds.items():
-            grows = _is_mask(partition, name)
-            shape = array.shape[:-1] if grows else array.shape
-            self._feeds.append(_Fed(name, array.dtype, shape, grows, binds.get(name, ())))
+        self._feeds = [
+            (FeedForm.of(name, array, elastic=_is_mask(partition, name)), binds.get(name, ()))
+            for name, array in feeds.items()
+        ]
 
     def run(
         self, feeds: Mapping[str, Any], buffers: Buffers, total: int, pool: Pool
@@ -100,19 +80,12 @@ class Token:
         if self._partition.bound is not bound or bound.version != self._version:
             return None
         given = []
-        for fed in self._feeds:
-            array = feeds.get(fed.name)
-            if type(array) is not np.ndarray or array.dtype != fed.dtype:
+        for form, buffers_of in self._feeds:
+            array = feeds.get(form.name)
+            if not form.fits(array, total):
                 return None
-            shape = array.shape
-            if fed.elastic:
-                if shape[-1:] != (total,):
-                    return None
-                shape = shape[:-1]
-            if shape != fed.shape:
-                return None
-            if fed.binds:
-                given.append((fed.binds, array))
+            if buffers_of:
+                given.append((buffers_of, array))
         known = None if self._buffers is None else self._buffers()
         if buffers is not known and not self._bind(buffers):
             return None
@@ -153,6 +126,7 @@ class AppendingMethod:
         outputs: names of the outputs that are no state.
         token: the prepared run of one session, for one more token.
         merged: the prepared run of several sessions.
+        never_merges: whether binding showed that no tape computes several sessions.
     """
 
     def __init__(
@@ -172,6 +146,7 @@ class AppendingMethod:
         self.outputs = tuple(name for name in method.outputs if name not in fixed)
         self.token: Token | None = None
         self.merged: MergedRun | None = None
+        self.never_merges = False
 
     @functools.cached_property
     def masks(self) -> tuple[str, ...]:
@@ -188,9 +163,14 @@ class AppendingMethod:
         """Names of the feeds that have a column for each row of the caches."""
         return frozenset((*self.masks, *self.fed.grown))
 
-    @functools.cached_property
+    @property
     def merges(self) -> bool:
-        """Whether runs of several sessions can be one: of one partition, whose steps stay.
+        """Whether runs of several sessions can be one, as far as is known."""
+        return not self.never_merges and self._merges
+
+    @functools.cached_property
+    def _merges(self) -> bool:
+        """Whether one partition runs, whose steps stay.
 
         A mask that is computed has other columns in each run.
         """
