@@ -161,7 +161,7 @@ def test_files_that_are_cut_short_or_damaged(tmp_path):
     whole = path.read_bytes()
     for size in (0, 4, 23, 24, 60, 1000, 2000, len(whole) // 2, len(whole) - 1000):
         path.write_bytes(whole[:size])
-        with pytest.raises(ModelError):
+        with pytest.raises(ModelError, match="download it again"):
             GgufImporter().load(str(path))
     rng = np.random.default_rng(0)
     for _ in range(60):

@@ -61,5 +61,8 @@ class GgufImporter(Importer):
                 f"{path}: cannot be read as a GGUF file: it is cut short; download it again"
             ) from error
         except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
-            raise ModelError(f"{path}: cannot be read as a GGUF file: {error}") from error
+            raise ModelError(
+                f"{path}: cannot be read as a GGUF file: it is cut short or damaged ({error}); "
+                "download it again"
+            ) from error
         return Imported(methods, assets, (*weights.notes(), *notes))
