@@ -191,7 +191,10 @@ LONG = {
     "centered": "{{ 'a'|center(600000000) }}",
     "width": "{{ '%300000000d' % 1 }}",
     "width of an argument": "{{ '%*d' % (300000000, 1) }}",
+    "precision": "{{ '%.300000000f' % 1 }}",
     "format": "{{ '{:>900000000}'.format(1) }}",
+    "format of an argument": "{{ '{:>{w}}'.format(1, w=900000000) }}",
+    "method": "{{ 'a'.rjust(900000000) }}",
     "batch": "{{ [1]|batch(100000000, 0)|list }}",
     "json": "{% for a in range(99) %}{% set x = ('a' * 10 ** 6)|tojson %}{% endfor %}",
     "written": "{% set x = 'a' * 10 ** 6 %}{% for a in range(99) %}{{ x }}{% endfor %}",
@@ -207,6 +210,13 @@ def test_a_chat_template_whose_texts_are_too_long(source):
 def test_a_chat_template_whose_numbers_are_too_large():
     with pytest.raises(DataError, match="of integers of that size"):
         ChatTemplate("{{ 10 ** (10 ** 10) }}", {}, "folder").render([])
+
+
+def test_large_numbers_are_no_widths():
+    source = "{{ n }} {{ n|string }} {{ '%d' % n }} {{ '{:d}'.format(n) }} {{ namespace(n=n).n }}"
+    source = "{% set n = 1700000000 %}" + source + " {{ 'of 20261126010203 %s' % n }}"
+    text = ChatTemplate(source, {}, "folder").render([])
+    assert text == " ".join(["1700000000"] * 5) + " of 20261126010203 1700000000"
 
 
 def test_a_chat_template_has_no_texts_of_any_length():

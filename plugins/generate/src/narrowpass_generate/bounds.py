@@ -26,7 +26,11 @@ return, and of its result."""
 _BITS = 1 << 16
 """The size of the largest integer that ``**`` returns."""
 
-_DIGITS = re.compile("[0-9]+")
+_PERCENT = re.compile(r"%(?:\([^)]*\))?[-#0 +]*([0-9]+|\*)?(?:\.([0-9]+|\*))?")
+"""A conversion of ``%``, with its width and its precision."""
+
+_BRACES = re.compile(r"\{[^{}]*:([^{}]*)")
+"""The format of a field of ``str.format``, up to a field within it."""
 
 _EACH, _JOINED = "narrowpass each", "narrowpass joined"
 """Names of filters that no template can write."""
@@ -71,10 +75,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, called: Any, /, *args: Any, **named: Any) -> Any:
         """Call what a template calls; jinja2 asks for it."""
         self._look()
-        _check_numbers((*args, *named.values()))
         text = getattr(called, "__self__", None)
-        if isinstance(text, str) and called.__name__ in ("format", "format_map"):
-            _check_widths(text)
+        if isinstance(text, str):
+            formats = called.__name__ in ("format", "format_map")
+            found = _BRACES.findall(text) if formats else ()
+            _check_widths(number for each in found for number in re.findall("[0-9]+", each))
+            if not formats or re.search(r":[^{}]*\{", text):  # a width is an argument
+                _check_numbers((*args, *named.values()))
         return self._charged(super().call(context, called, *args, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -84,8 +91,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             if left.bit_length() * max(right, 0) > _BITS:
                 raise SecurityError(f"{operator} of integers of that size")
         elif operator == "%" and isinstance(left, str):
-            _check_widths(left)
-            _check_numbers(right if isinstance(right, tuple) else (right,))
+            widths = [width for found in _PERCENT.findall(left) for width in found]
+            _check_widths(width for width in widths if width not in ("", "*"))
+            if "*" in widths:
+                _check_numbers(right if isinstance(right, tuple) else (right,))
         elif operator == "*":
             for times, repeated in ((left, right), (right, left)):
                 if isinstance(times, int) and isinstance(repeated, str | list | tuple):
@@ -97,12 +106,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a filter whose results are charged, and whose calls look at the clock."""
+        # What jinja2 passes to some comes before the value, which is no width.
+        before = 1 + hasattr(function, "jinja_pass_arg")
 
         # `wraps` keeps what jinja2 notes on a filter: which argument it passes to it.
         @functools.wraps(function)
         def counted(*args: Any, **named: Any) -> Any:
             self._look()
-            _check_numbers((*args, *named.values()))
+            _check_numbers((*args[before:], *named.values()))
             return self._charged(function(*args, **named))
 
         return counted
@@ -157,9 +168,9 @@ def _check_numbers(values: Iterable[Any]) -> None:
         raise _too_long()
 
 
-def _check_widths(text: str) -> None:
-    """Refuse a format with a width beyond all texts."""
-    _check_numbers(int(digits[:20]) for digits in _DIGITS.findall(text))
+def _check_widths(digits: Iterable[str]) -> None:
+    """Refuse widths and precisions beyond all texts."""
+    _check_numbers(int(each[:20]) for each in digits)
 
 
 def _too_long() -> SecurityError:
