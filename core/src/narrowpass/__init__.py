@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from narrowpass.calibration.samples import Samples
     from narrowpass.driver import build, load, open_bundle
     from narrowpass.errors import NarrowpassError
+    from narrowpass.framework.candidates import Candidate
     from narrowpass.framework.classify import (
         ClassifierChain,
         Color,
@@ -58,6 +59,7 @@ _HOME = {
     ),
     "narrowpass.bundle": ("Bundle",),
     "narrowpass.calibration.samples": ("Samples",),
+    "narrowpass.framework.candidates": ("Candidate",),
     "narrowpass.framework.classify": (
         "ClassifierChain",
         "Color",
@@ -95,6 +97,7 @@ __all__ = [
     "Accept",
     "Backend",
     "Bundle",
+    "Candidate",
     "ClassifierChain",
     "Color",
     "CompileOptions",

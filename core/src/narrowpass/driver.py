@@ -50,7 +50,8 @@ class _Recorder(Instrument):
     def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
         self.passes.append(pass_)
         decisions = [decision.to_json() for decision in ctx.decisions]
-        self.parts.append(MethodReport(decisions, dict(sorted(ctx.counters.items()))))
+        counters = dict(sorted(ctx.counters.items()))
+        self.parts.append(MethodReport(decisions, counters, tuple(ctx.exhibits)))
 
 
 def build(
@@ -119,7 +120,7 @@ def build(
     recorders: dict[str, _Recorder] = {}
     for name, source in named.items():
         recorders[name] = _Recorder()
-        ctx = Context(target=backend, classifiers=registry.classifiers, samples=samples)
+        ctx = Context(backend, registry.classifiers, registry.candidates, samples)
         methods[name] = chosen.run(
             _open(source, registry),
             ctx,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from narrowpass import hookimpl
 
 if TYPE_CHECKING:
-    from narrowpass import OpClassifier, Pass
+    from narrowpass import Candidate, OpClassifier, Pass
 
-__all__ = ["narrowpass_classifiers", "narrowpass_passes"]
+__all__ = ["narrowpass_candidates", "narrowpass_classifiers", "narrowpass_passes"]
 
 
 @hookimpl
@@ -31,3 +31,17 @@ def narrowpass_classifiers() -> list[OpClassifier]:
     from narrowpass_fp16.coloring.sized import SizedClassifier
 
     return [DefaultClassifier(), SizedClassifier()]
+
+
+@hookimpl
+def narrowpass_candidates() -> list[Candidate]:
+    """Register ``bf16`` and ``fp16``: the pass in either type."""
+    from narrowpass import OpDtypes
+    from narrowpass_analysis.candidates import PassCandidate
+    from narrowpass_fp16.mixed_precision import MixedPrecision
+
+    bf16, fp16 = MixedPrecision(dtype="bfloat16"), MixedPrecision(dtype="float16")
+    return [
+        PassCandidate("bf16", bf16, 30, dtypes=OpDtypes("float32", "bfloat16")),
+        PassCandidate("fp16", fp16, 30, dtypes=OpDtypes("float32", "float16")),
+    ]

@@ -17,10 +17,12 @@ class MethodReport:
     Attributes:
         decisions: one JSON object a node or value, as in `narrowpass.Decision.to_json`.
         counters: counts by name.
+        exhibits: plots and tables; see `narrowpass.Context.exhibits`.
     """
 
     decisions: Sequence[Mapping[str, Any]] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    exhibits: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,11 @@ class Report:
         try:
             raw = parse_json(data, infinite=True)
             methods = {
-                name: MethodReport(tuple(part["decisions"]), dict(part["counters"]))
+                name: MethodReport(
+                    tuple(part["decisions"]),
+                    dict(part["counters"]),
+                    tuple(part.get("exhibits", ())),
+                )
                 for name, part in raw["methods"].items()
             }
             return cls(str(raw["pass"]), methods)
@@ -68,7 +74,8 @@ class Report:
 def _of_method(part: MethodReport) -> str:
     """Return the text of a part, with a decision in each line."""
     decisions = ",\n".join(_text(dict(decision)) for decision in part.decisions)
-    return f'{{"counters": {_text(dict(part.counters))}, "decisions": [\n{decisions}\n]}}'
+    shown = f', "exhibits": {_text(list(map(dict, part.exhibits)))}' if part.exhibits else ""
+    return f'{{"counters": {_text(dict(part.counters))}, "decisions": [\n{decisions}\n]{shown}}}'
 
 
 def _text(fields: object) -> str:

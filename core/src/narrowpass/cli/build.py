@@ -144,6 +144,14 @@ def watch_options(function: Callable[..., None]) -> Callable[..., None]:
     help="Passes in order, such as 'fold'; empty for none.  [default: the target's]",
 )
 @click.option(
+    "--max-error",
+    metavar="METRIC:LIMIT",
+    help="Choose the type of each node: the fastest that keeps outputs within this error, such as "
+    "rel:1e-2, cosine:0.999, top1:0.99, kl:0.01 or module:function:LIMIT. It stands for the pass "
+    "auto after the pipeline, which has more options.",
+)
+@click.option("--objective", metavar="latency|bytes|mix", help="What --max-error minimizes.")
+@click.option(
     "--target",
     metavar="NAME{..}",
     shell_complete=complete_backend,
@@ -178,6 +186,8 @@ def build(
     models: tuple[str, ...],
     output: str,
     pipeline: str | None,
+    max_error: str | None,
+    objective: str | None,
     target: str | None,
     calibration: str | None,
     report: str | None,
@@ -206,7 +216,7 @@ def build(
     write = None
     if report is not None:
         write = report_writer(state, report, (*named.values(), output))
-    chosen, text = choose(state, target, pipeline)
+    chosen, text = choose(state, target, pipeline, narrowing(max_error, objective))
     watching = Watch(watch.pop("time_"), **watch)
     imported = import_models(named, state.registry)
     methods = list(imported.methods)
@@ -296,17 +306,40 @@ def check_output(output: str, sources: Iterable[str] = ()) -> None:
     check_not_source(output, sources)
 
 
-def choose(state: State, target: str | None, pipeline: str | None) -> tuple[str, str]:
+def narrowing(max_error: str | None, objective: str | None) -> str:
+    """Return the pass that ``--max-error`` stands for; empty where it is not given.
+
+    Raises:
+        UsageError: an objective alone.
+    """
+    if max_error is None:
+        if objective is not None:
+            raise UsageError("--objective: pass --max-error METRIC:LIMIT, too, such as rel:1e-2")
+        return ""
+    from narrowpass.framework.options import quote
+
+    options = "" if objective is None else f",objective={quote(objective)}"
+    return f"auto{{max-error={quote(max_error)}{options}}}"
+
+
+def choose(
+    state: State, target: str | None, pipeline: str | None, narrowing: str = ""
+) -> tuple[str, str]:
     """Return the target's text and the pipeline's; what was not given is named in a note."""
     from narrowpass.driver import choose_pipeline
 
+    if narrowing and "auto" not in state.registry.passes:
+        raise UsageError("--max-error: the pass auto is not installed; install narrowpass-auto")
     backend = state.registry.backend(target)
     text = str(choose_pipeline(pipeline, backend, state.registry))
+    text = str(choose_pipeline(f"{text},{narrowing}".strip(","), backend, state.registry))
     if target is None:
         state.note(f"target: {backend}")
     if pipeline is None:
         empty = "none (no passes are installed that it asks for)"
         state.note(f"pipeline: {text or empty}")
+        if not narrowing and "auto" in state.registry.passes:
+            state.note("--max-error rel:1e-2 chooses narrower types where outputs allow it")
     return str(backend), text
 
 

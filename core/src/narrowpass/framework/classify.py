@@ -279,13 +279,15 @@ def matching_nodes(
         label: returns another name that a node may be selected by, as reports show it.
     """
     selected: dict[str, list[ir.Node]] = {item: [] for item in items}
+    # A list of all nodes of a model is as long as the model: names are looked up.
+    globs = [item for item in selected if set("*?[") & set(item) and not item.startswith("op:")]
     for node in nodes:
         names = {node.name or ""} | ({label(node)} if label is not None else set())
-        for item, found in selected.items():
-            if item.startswith("op:"):
-                hit = node.op_type == item.removeprefix("op:")
-            else:
-                hit = item in names or any(fnmatch.fnmatchcase(name, item) for name in names)
-            if hit:
-                found.append(node)
+        exact = [f"op:{node.op_type}", *(name for name in names if not name.startswith("op:"))]
+        hits = dict.fromkeys(item for item in exact if item in selected)
+        hits |= dict.fromkeys(
+            item for item in globs if any(fnmatch.fnmatchcase(name, item) for name in names)
+        )
+        for item in hits:
+            selected[item].append(node)
     return selected

@@ -14,6 +14,7 @@ from narrowpass.errors import PassError
 if TYPE_CHECKING:
     from narrowpass.calibration.histogram import Histogram
     from narrowpass.calibration.samples import Samples
+    from narrowpass.framework.candidates import Candidate
     from narrowpass.framework.classify import OpClassifier
     from narrowpass.runtime.backend import Backend
 
@@ -113,15 +114,20 @@ class Context:
     Attributes:
         target: the backend that the model is built for; None where there is none.
         classifiers: the installed op classifiers by name.
+        candidates: the installed candidates by name.
         samples: calibration data, None where the caller gave none.
         counters: what the pass counts, by name; shown in its summary line.
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
+        exhibits: plots and tables beside the decisions, as JSON; narrowpass-report draws them, and
+            describes them in `narrowpass_report.exhibits`.
         observer: who watches the pass: its log and its progress.
     """
 
     target: Backend | None = None
     classifiers: Mapping[str, OpClassifier] = field(default_factory=dict)
+    candidates: Mapping[str, Candidate] = field(default_factory=dict)
     samples: Samples | None = None
     counters: Counter[str] = field(default_factory=Counter)
     decisions: list[Decision] = field(default_factory=list)
+    exhibits: list[Mapping[str, Any]] = field(default_factory=list)
     observer: Observer = field(default_factory=Observer)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from narrowpass import hookimpl
 
 if TYPE_CHECKING:
-    from narrowpass import Pass
+    from narrowpass import Candidate, Pass
 
-__all__ = ["narrowpass_passes"]
+__all__ = ["narrowpass_candidates", "narrowpass_passes"]
 
 
 @hookimpl
@@ -22,3 +22,15 @@ def narrowpass_passes() -> list[type[Pass]]:
     from narrowpass_int4.int4 import Int4
 
     return [Int4]
+
+
+@hookimpl
+def narrowpass_candidates() -> list[Candidate]:
+    """Register ``int4``, and ``int4-dynamic`` with rows that are quantized at run time."""
+    from narrowpass_analysis.candidates import PassCandidate
+    from narrowpass_int4.int4 import Int4
+
+    return [
+        PassCandidate("int4", Int4(), 10),
+        PassCandidate("int4-dynamic", Int4(activations="dynamic"), 10),
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from narrowpass_report.exhibits import exhibit
 from narrowpass_report.quantized import quantized
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def section(number: int, report: Report) -> str:
             parts.append(f"<h3>method {escape(method)}</h3>\n")
         if part.counters:
             parts.append(table(("counted", "times"), part.counters.items(), {"times"}))
+        parts += map(exhibit, part.exhibits)
         parts.append(quantized(method, part.decisions))
         if part.decisions:
             parts.append(_decisions(method, part.decisions))

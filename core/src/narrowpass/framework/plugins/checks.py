@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from narrowpass.errors import PluginError
+from narrowpass.framework.candidates import Candidate
 from narrowpass.framework.classify import TARGET, OpClassifier
 from narrowpass.framework.docstrings import attribute_notes
 from narrowpass.framework.instruments import Instrument
@@ -162,6 +163,7 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = MappingProxyType(
         "narrowpass_classifiers": _check_classifier,
         "narrowpass_backends": _check_backend,
         "narrowpass_commands": _check_command,
+        "narrowpass_candidates": _check_instance(Candidate),
         "narrowpass_importers": _check_instance(Importer),
         "narrowpass_reports": _check_instance(ReportWriter),
     }

@@ -24,6 +24,7 @@ import pluggy
 if TYPE_CHECKING:
     import click
 
+    from narrowpass.framework.candidates import Candidate
     from narrowpass.framework.classify import OpClassifier
     from narrowpass.framework.instruments import Instrument
     from narrowpass.framework.passes import Pass
@@ -60,6 +61,19 @@ def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-bo
 
     Returns:
         Instances of `narrowpass.OpClassifier`, each with a ``name`` of its own.
+
+    Since version 0.1.
+    """
+
+
+@hookspec
+def narrowpass_candidates() -> Iterable[Candidate]:  # type: ignore[empty-body]
+    """Return the candidates of this plugin: ways to make single nodes narrow.
+
+    Called once, when a pass that chooses among candidates runs.
+
+    Returns:
+        Instances of `narrowpass.Candidate`, each with a ``name`` of its own.
 
     Since version 0.1.
     """

@@ -24,6 +24,7 @@ from narrowpass.runtime.backend import Backend, BackendLike
 if TYPE_CHECKING:
     import click
 
+    from narrowpass.framework.candidates import Candidate
     from narrowpass.framework.reports import ReportWriter
     from narrowpass_ir.importing import Importer
 
@@ -38,6 +39,7 @@ KINDS = (
     "commands",
     "reports",
     "importers",
+    "candidates",
 )
 """What plugins register: the attributes of `Registry`, and the names of hooks."""
 
@@ -84,6 +86,7 @@ class Registry:
         commands: commands that plugins add to the command line.
         reports: report writers.
         importers: what reads models of other formats than ONNX.
+        candidates: ways to make single nodes narrow.
         owners: the distribution, with its version, that registered a thing, by (kind, name);
             `KINDS` are the names of the attributes above.
         failed: plugins that could not be used, by name.
@@ -100,6 +103,7 @@ class Registry:
     commands: Mapping[str, click.Command] = field(default_factory=dict)
     reports: Mapping[str, ReportWriter] = field(default_factory=dict)
     importers: Mapping[str, Importer] = field(default_factory=dict)
+    candidates: Mapping[str, Candidate] = field(default_factory=dict)
     owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
     failed: Mapping[str, PluginInfo] = field(default_factory=dict)
 

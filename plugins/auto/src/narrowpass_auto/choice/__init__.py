@@ -1,0 +1,1 @@
+"""The choice of a candidate for each region within an error."""

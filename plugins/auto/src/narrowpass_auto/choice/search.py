@@ -1,0 +1,270 @@
+"""The search for the best choice within a limit, by few runs of whole models.
+
+1. Each candidate wherever it is offered: their times correct those of the kernels.
+2. The best choice without a limit. Where it is within the limit, it is the result.
+3. The best choice within a budget of noise, again and again; what each run measures tightens or
+   loosens the budget, and corrects the sensitivities.
+4. The best of those that were within the limit, timed longer, and judged on samples that nothing
+   was chosen by. What is not, or is slower than the model as it was, is taken back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from narrowpass.errors import BackendError, PassError
+from narrowpass_auto.choice.offers import Offers, correct_times
+from narrowpass_auto.choice.problem import KEEP, Choice, Problem, Weights
+from narrowpass_auto.choice.sensitivity import Sensitivity
+from narrowpass_auto.measure.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from narrowpass_auto.limits import Limit
+
+_RESERVED = 2
+"""Evaluations that are kept for the proof."""
+
+_MARGIN = 0.8
+"""The share of the limit that the search aims at: other samples have other errors."""
+
+_STEP = 1.1
+_REPEATS = 12
+"""By what a budget changes whose choice has been run, and how often before the search ends."""
+
+_NOT_SLOWER = 1.02
+_FASTER = 0.98
+"""Ratios of times between these are the noise of timing."""
+
+Evaluate = Callable[[Choice], Evaluation]
+Prove = Callable[[Choice], Evaluation]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A choice that was run.
+
+    Attributes:
+        choice: what it is.
+        how: how it came about, for reports.
+        found: what its run showed.
+    """
+
+    choice: Choice
+    how: str
+    found: Evaluation
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the search found.
+
+    Attributes:
+        chosen: the choice with what proved it; None where nothing narrower meets the limit and is
+            not slower.
+        proof: what it showed on the samples that nothing was chosen by.
+        points: all runs, in order.
+        why: why nothing was chosen; empty where something was.
+        problem: with the costs that counted last.
+        exhausted: whether the evaluations ended the search.
+    """
+
+    chosen: Point | None
+    proof: Evaluation | None
+    points: list[Point]
+    why: str
+    problem: Problem
+    exhausted: bool
+
+
+@dataclass
+class Search:
+    """Searches for a choice.
+
+    Attributes:
+        offers: what candidates offer.
+        limit: on the error of outputs.
+        objective: the weights of seconds and bytes, each as a share of those of the model as it is.
+        timed: whether runs are timed.
+        evaluations: the most runs.
+        evaluate: runs a choice on the samples that choices are made by.
+        prove: runs it on the others, and times it longer.
+        progress: called with what is done, and the number of runs so far.
+    """
+
+    offers: Offers
+    limit: Limit
+    objective: Weights
+    timed: bool
+    evaluations: int
+    evaluate: Evaluate
+    prove: Prove
+    progress: Callable[[str, int], object]
+    _points: dict[Choice, Point] = field(default_factory=dict)
+    _failed: dict[Choice, str] = field(default_factory=dict)
+    _proofs: int = 0
+
+    def run(self) -> Outcome:
+        """Search.
+
+        Raises:
+            PassError: a candidate failed on the whole model.
+        """
+        self._sensitivity = Sensitivity(self.offers.names())
+        self._uniform()
+        best = self._solve(math.inf)
+        point = self._try(best, "fastest" if self.objective.seconds else "smallest")
+        if point is not None and not self._within(point, _MARGIN):
+            self._tighten()
+        return self._finish()
+
+    def _keep(self) -> Choice:
+        return (KEEP,) * len(self.offers.regions)
+
+    def _problem(self) -> Problem:
+        return self.offers.problem(self._sensitivity)
+
+    def weights(self, problem: Problem) -> Weights:
+        """Return the weights of a second and a byte; neither is 0, so that ties are decided."""
+        keep = problem.total(problem.keep())
+        little = 1e-4
+        seconds = (self.objective.seconds or little) / (keep.seconds or 1.0)
+        return Weights(seconds, (self.objective.bytes or little) / (keep.bytes or 1.0))
+
+    def _solve(self, budget: float) -> Choice:
+        return self.best(self._problem(), budget)
+
+    def best(self, problem: Problem, budget: float) -> Choice:
+        """Return the best choice of a problem within a budget of noise, not slower than before."""
+        keep = problem.total(problem.keep())
+        slowest = keep.seconds * (1 + 1e-9) if self.timed else None
+        return problem.solve(self.weights(problem), budget, slowest=slowest)
+
+    def _left(self) -> int:
+        return self.evaluations - len(self._points) - len(self._failed) - self._proofs
+
+    def _try(self, choice: Choice, how: str) -> Point | None:
+        """Run a choice, unless it has been run; None where there is no run left, or it fails."""
+        if choice in self._points:
+            return self._points[choice]
+        if choice == self._keep() or choice in self._failed or self._left() <= _RESERVED:
+            return None
+        self.progress(how, len(self._points))
+        try:
+            found = self.evaluate(choice)
+        except (BackendError, PassError) as error:
+            self._failed[choice] = str(error)
+            return None
+        point = self._points[choice] = Point(choice, how, found)
+        self._sensitivity.add(self.offers.noise(choice), found.noise)
+        return point
+
+    def _within(self, point: Point, share: float = 1.0) -> bool:
+        return point.found.error <= share * self.limit.bound
+
+    def _uniform(self) -> None:
+        """Run each candidate wherever it is offered, those that may pay."""
+        problem = self._problem()
+        keep = problem.total(problem.keep())
+        for name in self.offers.names():
+            choice = self.offers.uniform(name)
+            cost = problem.total(choice)
+            pays = cost.seconds < 1.1 * keep.seconds or not self.timed
+            if self.objective.bytes:
+                pays = pays and cost.bytes < keep.bytes
+            if not pays or self._left() <= self.evaluations // 2:
+                continue
+            point = self._try(choice, f"{name} everywhere")
+            if point is not None and point.found.ratio is not None:
+                correct_times(self.offers, self._sensitivity, name, choice, point.found.ratio)
+
+    def _tighten(self) -> None:
+        """Run the best choices within budgets that the runs so far say are the largest."""
+        factor, repeats = 1.0, 0
+        while repeats < _REPEATS and self._left() > _RESERVED:
+            budget = factor * self._budget()
+            if budget <= 0.0:
+                return
+            choice = self._solve(budget)
+            known = self._points.get(choice)
+            if known is None and choice not in self._failed and choice != self._keep():
+                self._try(choice, f"noise of {budget:.2g}")
+                factor, repeats = 1.0, 0
+                continue
+            # It has been run: a budget that is a little larger, or smaller, has another choice.
+            larger = choice == self._keep() or (known is not None and self._within(known, _MARGIN))
+            factor *= _STEP if larger else 1.0 / _STEP
+            repeats += 1
+
+    def _budget(self) -> float:
+        """Return the noise, as the program predicts it, at which the error is the goal.
+
+        The error is taken to grow with a power of the noise from the run whose error is nearest to
+        the limit.
+        """
+        goal = 0.95 * _MARGIN * self.limit.bound
+        usable = [point for point in self._points.values() if 0.0 < point.found.error < math.inf]
+        if not usable or goal <= 0.0:
+            return 0.0
+        nearest = min(usable, key=lambda point: abs(math.log(point.found.error / goal)))
+        predicted = max(self._problem().total(nearest.choice).noise)
+        return float(predicted * (goal / nearest.found.error) ** self.limit.power)
+
+    def _finish(self) -> Outcome:
+        """Prove the best of the choices within the limit."""
+        points = [point for point in self._points.values() if self._within(point)]
+        points.sort(key=lambda point: (self._value(point.found), point.choice))
+        why = ""
+        for point in points:
+            if not self._pays(point.found):
+                why = why or _slower(point)
+                continue
+            if self._proofs and self._left() <= 0:
+                break
+            self._proofs += 1
+            self.progress("proof", len(self._points) + self._proofs)
+            proof = self.prove(point.choice)
+            if proof.error <= self.limit.bound and self._pays(proof):
+                return self._outcome(point, proof, "")
+            why = (
+                _slower(replace(point, found=proof))
+                if proof.error <= self.limit.bound
+                else f"{self.limit.shown(proof.error)} on the samples that are held out"
+            )
+        return self._outcome(None, None, why or self._nearest())
+
+    def _outcome(self, chosen: Point | None, proof: Evaluation | None, why: str) -> Outcome:
+        exhausted = self._left() <= _RESERVED
+        points = list(self._points.values())
+        return Outcome(chosen, proof, points, why, self._problem(), exhausted)
+
+    def _value(self, found: Evaluation) -> float:
+        keep = self._problem().total(self._keep())
+        ratio = 1.0 if found.ratio is None else found.ratio
+        small = 1e-4
+        return (self.objective.seconds or small) * ratio + (
+            self.objective.bytes or small
+        ) * found.bytes / (keep.bytes or 1.0)
+
+    def _pays(self, found: Evaluation) -> bool:
+        """Return whether a choice is faster, or as fast and smaller."""
+        keep = self._problem().total(self._keep())
+        ratio = 1.0 if found.ratio is None else found.ratio
+        return ratio <= _NOT_SLOWER and (ratio <= _FASTER or found.bytes < _FASTER * keep.bytes)
+
+    def _nearest(self) -> str:
+        """Return what came nearest to the limit."""
+        if not self._points:
+            failed = next(iter(self._failed.values()), "")
+            return failed or "no candidate offers any node anything"
+        least = min(self._points.values(), key=lambda point: point.found.error)
+        return f"the nearest, {least.how}, has {self.limit.shown(least.found.error)}"
+
+
+def _slower(point: Point) -> str:
+    ratio = point.found.ratio
+    if ratio is None:
+        return f"{point.how} is not smaller"
+    return f"{point.how} takes {ratio:.2f} times as long as before"

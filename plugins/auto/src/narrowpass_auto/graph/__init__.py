@@ -1,0 +1,1 @@
+"""Nodes whose types are chosen, and models of these nodes alone."""

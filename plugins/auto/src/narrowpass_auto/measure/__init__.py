@@ -1,0 +1,1 @@
+"""What candidates take and lose: nodes alone, and whole models."""

@@ -1,0 +1,227 @@
+"""Measured times of kernels on this processor, kept between builds.
+
+A file of SQLite in the user's cache directory, so that processes may write at once. A time belongs
+to a processor with its instruction sets, a backend with its version, and a number of threads, and
+is measured once: builds with the same times and data choose the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import platform
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import platformdirs
+
+from narrowpass.errors import DataError, OutputError
+
+if TYPE_CHECKING:
+    from narrowpass.runtime.backend import Backend
+
+FILE_NAME = "tuning.sqlite"
+_FORMAT = 1
+_PATIENCE = 30.0
+_log = logging.getLogger("narrowpass.auto")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measured time.
+
+    Attributes:
+        processor: where it was measured; see `processor_text`.
+        key: what was measured, hashed.
+        what: the same as text, shortened.
+        seconds: of the whole, of conversions of operands, and of those of results.
+        created: seconds since 1970.
+    """
+
+    processor: str
+    key: str
+    what: str
+    seconds: tuple[float, ...]
+    created: float
+
+
+def default_path() -> Path:
+    """Return the file in ``NARROWPASS_CACHE_DIR``, or in the user's cache directory."""
+    given = os.environ.get("NARROWPASS_CACHE_DIR")
+    folder = Path(given) if given else Path(platformdirs.user_cache_dir("narrowpass"))
+    return folder / FILE_NAME
+
+
+def processor_text(backend: Backend) -> str:
+    """Return what times depend on beside the kernels: processor, backend, versions, threads."""
+    details = ", ".join(f"{name} {text}" for name, text in sorted(backend.details().items()))
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    module = type(backend).__module__.partition(".")[0]
+    try:
+        number = version(module.replace("_", "-"))
+    except Exception:  # noqa: BLE001  # a backend need not come from a distribution
+        number = version("narrowpass")
+    return f"{_processor_name()}; {backend} {number}; {details or 'no details'}; {threads} threads"
+
+
+def _processor_name() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+class Database:
+    """Times by processor and key.
+
+    A file that cannot be opened or written is no reason to fail: times are kept in memory then,
+    with one warning.
+
+    Args:
+        path: of the file; created, with its folder, where it is not there. None for memory.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._connection = self._open(path)
+
+    def _open(self, path: Path | None) -> sqlite3.Connection:
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                return _connect(str(path))
+            except (OSError, sqlite3.Error, DataError) as error:
+                _log.warning("%s: times are not kept: %s; `tune prune` deletes it", path, error)
+        return _connect(":memory:")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def find(self, processor: str, what: str) -> tuple[float, ...] | None:
+        """Return the seconds of what was measured on a processor; None where it was not."""
+        query = "SELECT seconds FROM times WHERE processor = ? AND key = ?"
+        with self._failing_softly():
+            row = self._connection.execute(query, (processor, _hash(what))).fetchone()
+            return None if row is None else _numbers(row[0])
+        return None  # type: ignore[unreachable]  # after an error of the file
+
+    def add(self, processor: str, what: str, seconds: tuple[float, ...]) -> tuple[float, ...]:
+        """Keep a time; return the one that counts: the first that was kept."""
+        row = (processor, _hash(what), what[:_SHOWN], json.dumps(seconds), time.time())
+        with self._failing_softly(), self._connection as connection:
+            connection.execute("INSERT OR IGNORE INTO times VALUES (?, ?, ?, ?, ?)", row)
+        return self.find(processor, what) or seconds
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield all times, by processor and by what was measured.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        query = "SELECT processor, key, what, seconds, created FROM times ORDER BY 1, 3, 2"
+        try:
+            for processor, key, what, seconds, created in self._connection.execute(query):
+                yield Entry(processor, key, what, _numbers(seconds), created)
+        except (sqlite3.Error, ValueError) as error:
+            raise DataError(f"{self.path}: {error}; `narrowpass tune prune` deletes it") from error
+
+    def insert(self, entries: list[Entry]) -> int:
+        """Add times that others measured; return how many were new.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        try:
+            with self._connection as connection:
+                before = connection.total_changes
+                connection.executemany(
+                    "INSERT OR IGNORE INTO times VALUES (?, ?, ?, ?, ?)",
+                    [
+                        (e.processor, e.key, e.what, json.dumps(e.seconds), e.created)
+                        for e in entries
+                    ],
+                )
+                return int(connection.total_changes - before)
+        except sqlite3.Error as error:
+            raise OutputError(f"{self.path}: {error}") from error
+
+    def delete(self, processors: list[str]) -> int:
+        """Delete the times of processors; return how many there were.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        try:
+            with self._connection as connection:
+                before = connection.total_changes
+                connection.executemany(
+                    "DELETE FROM times WHERE processor = ?", [(name,) for name in processors]
+                )
+                return int(connection.total_changes - before)
+        except sqlite3.Error as error:
+            raise OutputError(f"{self.path}: {error}") from error
+
+    @contextlib.contextmanager
+    def _failing_softly(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, ValueError) as error:
+            _log.warning("%s: times are not kept: %s", self.path, error)
+            self._connection = _connect(":memory:")
+
+
+_SHOWN = 400
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_PATIENCE)
+    try:
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        if found not in (0, _FORMAT):
+            raise DataError(f"it is of format {found}, and this version reads {_FORMAT}")
+        with connection:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS times (processor TEXT, key TEXT, what TEXT, "
+                "seconds TEXT, created REAL, PRIMARY KEY (processor, key))"
+            )
+            connection.execute(f"PRAGMA user_version = {_FORMAT}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _hash(what: str) -> str:
+    return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _numbers(text: Any) -> tuple[float, ...]:
+    return numbers_of(json.loads(text))
+
+
+def numbers_of(found: object) -> tuple[float, ...]:
+    """Return seconds that were read from a file.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(number, float | int) and 0.0 <= number < 1e9 for number in found)
+    ):
+        raise ValueError(f"{found!r} is no list of seconds")
+    return tuple(map(float, found))

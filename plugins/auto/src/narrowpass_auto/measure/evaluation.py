@@ -1,0 +1,124 @@
+"""Whole models on samples: how far outputs are from those of the model as it was, and times."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowpass.bundle import Bundle
+from narrowpass.runtime.backend import CompileOptions
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from narrowpass.calibration.samples import Samples
+    from narrowpass.runtime.backend import Backend, Feeds, Outputs, Program
+    from narrowpass_auto.limits import Limit
+
+_KEPT_BYTES = 256 << 20
+"""Outputs of the model as it was that are kept; those of more samples are computed again."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a run of a model on samples showed.
+
+    Attributes:
+        error: of the outputs, in the metric of the limit.
+        noise: of the worst output, over its power.
+        ratio: of the time of a run to that of the model as it was, taken in turns; None where
+            runs were not timed.
+        bytes: of constants.
+    """
+
+    error: float
+    noise: float
+    ratio: float | None
+    bytes: int
+
+
+class Evaluator:
+    """Compares models with one, on samples.
+
+    Args:
+        model: as it was; not changed.
+        samples: what models are run on.
+        limit: has the metric.
+        backend: runs them.
+
+    Raises:
+        BackendError: it cannot run the model.
+        DataError: a sample does not fit.
+    """
+
+    def __init__(self, model: ir.Model, samples: Samples, limit: Limit, backend: Backend) -> None:
+        self._backend, self._samples, self._limit = backend, samples, limit
+        self._right = _compile(backend, model)
+        self._kept: list[Outputs] = []
+        kept = 0
+        for feeds in samples:
+            outputs = self._right.run(feeds)
+            kept += sum(getattr(array, "nbytes", 0) for array in outputs.values())
+            if kept > _KEPT_BYTES:
+                break
+            self._kept.append({name: _copied(array) for name, array in outputs.items()})
+
+    def close(self) -> None:
+        """Free the program of the model as it was."""
+        self._right.close()
+
+    def measure(self, model: ir.Model, seconds: float) -> tuple[float, float, float | None]:
+        """Return the error and the noise of a model, and the ratio of its time; see `Evaluation`.
+
+        Args:
+            model: rewritten.
+            seconds: to time runs for; 0 for no time.
+        """
+        meter = self._limit.meter()
+        with _compile(self._backend, model) as program:
+            first: Feeds | None = None
+            for feeds, right in self._pairs():
+                first = feeds if first is None else first
+                meter.add(right, program.run(feeds))
+            assert first is not None  # noqa: S101  # samples are never empty
+            ratio = _ratio(self._right, program, first, seconds) if seconds else None
+        return meter.error, meter.noise, ratio
+
+    def _pairs(self) -> Iterator[tuple[Feeds, Outputs]]:
+        for number, feeds in enumerate(self._samples):
+            kept = number < len(self._kept)
+            yield feeds, self._kept[number] if kept else self._right.run(feeds)
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _compile(backend: Backend, model: ir.Model) -> Program:
+    return backend.compile(Bundle({"main": model}), CompileOptions(cache=False))
+
+
+_FEWEST, _MOST = 5, 200
+
+
+def _ratio(right: Program, program: Program, feeds: Feeds, seconds: float) -> float:
+    """Return the median time of a run over that of `right`, in turns for some seconds."""
+    for each in (right, program):
+        each.run(feeds)
+    times: tuple[list[float], list[float]] = ([], [])
+    start = time.perf_counter()
+    while len(times[0]) < _FEWEST or (
+        len(times[0]) < _MOST and time.perf_counter() - start < seconds
+    ):
+        # The order changes: who runs first finds the other's data in the caches.
+        order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
+        for index in order:
+            begin = time.perf_counter()
+            (right, program)[index].run(feeds)
+            times[index].append(time.perf_counter() - begin)
+    return statistics.median(times[1]) / statistics.median(times[0])

@@ -1,0 +1,105 @@
+"""Times that are kept between processes."""
+
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from narrowpass.errors import DataError, OutputError
+from narrowpass_auto.measure.database import Database, Entry, default_path
+
+
+def test_the_first_time_counts(tmp_path):
+    path = tmp_path / "folder" / "times.sqlite"
+    database = Database(path)
+    assert database.find("p", "kernel") is None
+    assert database.add("p", "kernel", (1.0, 0.5)) == (1.0, 0.5)
+    assert database.add("p", "kernel", (2.0, 0.5)) == (1.0, 0.5)
+    database.close()
+    again = Database(path)
+    assert again.find("p", "kernel") == (1.0, 0.5)
+    assert again.find("q", "kernel") is None
+    again.close()
+
+
+def test_two_processes_at_once(tmp_path):
+    path = tmp_path / "times.sqlite"
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from narrowpass_auto.measure.database import Database\n"
+        "database = Database(Path(sys.argv[1]))\n"
+        "for number in range(200):\n"
+        "    database.add('p', f'{sys.argv[2]} {number}', (1.0,))\n"
+        "    database.add('p', f'both {number}', (1.0,))\n"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    started = [subprocess.Popen([*command, name]) for name in "ab"]
+    assert [process.wait(120) for process in started] == [0, 0]
+    database = Database(path)
+    assert sum(1 for _ in database.entries()) == 600
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 900]
+)
+def test_damaged_file(tmp_path, caplog, content):
+    path = tmp_path / "times.sqlite"
+    path.write_bytes(content)
+    database = Database(path)
+    assert database.add("p", "kernel", (1.0,)) == (1.0,)
+    assert database.find("p", "kernel") == (1.0,)
+    assert "times are not kept" in caplog.text
+    database.close()
+
+
+def test_file_of_a_later_version(tmp_path, caplog):
+    path = tmp_path / "times.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    database = Database(path)
+    assert "format 99" in caplog.text
+    assert database.add("p", "kernel", (1.0,)) == (1.0,)
+    database.close()
+
+
+@pytest.mark.parametrize("text", ["[NaN]", "[-1]", "{}", "[]", "oops", '["1"]'])
+def test_times_that_are_none(tmp_path, text):
+    path = tmp_path / "times.sqlite"
+    database = Database(path)
+    database.add("p", "kernel", (1.0,))
+    with database._connection as connection:
+        connection.execute("UPDATE times SET seconds = ?", (text,))
+    with pytest.raises(DataError, match="tune prune"):
+        list(database.entries())
+    assert database.find("p", "kernel") is None
+    database.close()
+
+
+def test_folder_that_cannot_be_written(caplog):
+    from pathlib import Path
+
+    database = Database(Path("/dev/null/folder/times.sqlite"))
+    assert database.add("p", "kernel", (1.0,)) == (1.0,)
+    assert "times are not kept" in caplog.text
+    database.close()
+
+
+def test_insert_keeps_what_is_there(tmp_path):
+    database = Database(tmp_path / "times.sqlite")
+    database.add("p", "kernel", (1.0,))
+    (mine,) = database.entries()
+    other = Entry(mine.processor, mine.key, mine.what, (9.0,), 0.0)
+    assert database.insert([other, Entry("q", "k", "w", (3.0,), 0.0)]) == 1
+    assert database.find("p", "kernel") == (1.0,)
+    assert database.delete(["q"]) == 1
+    database.close()
+    with pytest.raises((OutputError, sqlite3.ProgrammingError)):
+        database.delete(["p"])
+
+
+def test_place_is_that_of_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path))
+    assert default_path() == tmp_path / "tuning.sqlite"

@@ -1,0 +1,142 @@
+"""The search against functions that say what a run of a whole model would show."""
+
+import itertools
+
+import pytest
+from auto_kit import offer, synthetic
+
+from narrowpass.errors import BackendError
+from narrowpass_auto.choice.problem import KEEP, Weights
+from narrowpass_auto.choice.search import Search
+from narrowpass_auto.limits import Limit
+from narrowpass_auto.measure.evaluation import Evaluation
+
+LATENCY = Weights(1.0, 0.0)
+COSTS = [
+    {"fast": offer(harm, 0.2, 30), "good": offer(harm / 50, 0.5, 60)}
+    for harm in (0.02, 0.3, 0.01, 0.05, 0.6, 0.03, 0.02, 0.04)
+]
+
+
+class Model:
+    """A model of which everything is known: times, bytes and noise of nodes add."""
+
+    def __init__(self, costs=COSTS, *, gain=1.0, extra=0.0, slower=1.0, true=None):
+        self.costs, self.true = costs, costs if true is None else true
+        self.gain, self.extra, self.slower = gain, extra, slower
+        self.runs = []
+        self.offers = synthetic(costs)
+
+    def found(self, choice):
+        taken = [
+            {KEEP: offer(), **given}[name] for given, name in zip(self.true, choice, strict=True)
+        ]
+        noise = self.gain * sum(one.harm[0] for one in taken)
+        ratio = self.slower * sum(one.seconds for one in taken) / len(taken)
+        return Evaluation(noise, noise, ratio, sum(one.bytes for one in taken))
+
+    def evaluate(self, choice):
+        self.runs.append(choice)
+        return self.found(choice)
+
+    def prove(self, choice):
+        self.runs.append(choice)
+        found = self.found(choice)
+        return Evaluation(found.error + self.extra, found.noise, found.ratio, found.bytes)
+
+    def search(self, limit, objective=LATENCY, evaluations=20):
+        search = Search(
+            self.offers,
+            limit,
+            objective,
+            True,
+            evaluations,
+            self.evaluate,
+            self.prove,
+            lambda what, done: None,
+        )
+        return search.run()
+
+    def best(self, bound):
+        """Return the least ratio of all choices within a bound."""
+        choices = itertools.product(*({KEEP: None, **given} for given in self.costs))
+        found = map(self.found, choices)
+        return min(one.ratio for one in found if one.error <= bound)
+
+
+@pytest.mark.parametrize("bound", [0.02, 0.05, 0.1, 0.3, 0.8])
+@pytest.mark.parametrize("gain", [0.2, 1.0, 3.0])
+def test_the_result_is_near_the_best_of_all(bound, gain):
+    """Within 0.8 of the limit, at which the search aims, the best of all 6,561 choices."""
+    model = Model(gain=gain)
+    outcome = model.search(Limit("kl", bound))
+    assert outcome.proof.error <= bound
+    assert outcome.proof.ratio <= model.best(0.75 * bound) * 1.02
+    assert len(model.runs) <= 20
+
+
+@pytest.mark.parametrize("evaluations", [4, 6, 10])
+def test_evaluations_are_the_most_runs(evaluations):
+    model = Model()
+    outcome = model.search(Limit("kl", 0.1), evaluations=evaluations)
+    assert len(model.runs) <= evaluations
+    assert outcome.chosen is None or outcome.proof.error <= 0.1
+
+
+def test_a_loose_limit_takes_the_fastest_at_once():
+    model = Model()
+    outcome = model.search(Limit("kl", 100.0))
+    assert outcome.chosen.choice == ("fast",) * 8
+    assert len(model.runs) <= 4
+
+
+def test_limit_that_nothing_meets():
+    model = Model()
+    outcome = model.search(Limit("kl", 1e-9))
+    assert outcome.chosen is None
+    assert "kl" in outcome.why
+
+
+def test_what_fails_on_other_samples_is_taken_back():
+    model = Model(extra=0.03)
+    outcome = model.search(Limit("kl", 0.1))
+    assert outcome.chosen is None or outcome.proof.error <= 0.1
+    model = Model(extra=1.0)
+    outcome = model.search(Limit("kl", 0.1))
+    assert outcome.chosen is None
+    assert "held out" in outcome.why
+
+
+def test_what_is_slower_is_taken_back():
+    """Kernels alone promise a gain that the whole model does not have."""
+    model = Model(slower=6.0)
+    outcome = model.search(Limit("kl", 10.0))
+    assert outcome.chosen is None
+    assert "times as long" in outcome.why
+
+
+def test_bytes_are_minimized_and_nothing_is_slower():
+    costs = [{"small": offer(0.01, 1.5, 10), "quick": offer(0.01, 0.5, 60)} for _ in range(4)]
+    model = Model(costs)
+    outcome = model.search(Limit("kl", 1.0), Weights(0.0, 1.0))
+    assert outcome.proof.bytes == 2 * 10 + 2 * 60
+    assert outcome.proof.ratio <= 1.0
+
+
+def test_a_candidate_that_cannot_be_run_is_left_out():
+    class Broken(Model):
+        def evaluate(self, choice):
+            if "fast" in choice:
+                raise BackendError("no kernel")
+            return super().evaluate(choice)
+
+    outcome = Broken().search(Limit("kl", 10.0))
+    assert outcome.chosen.choice == ("good",) * 8
+
+
+def test_times_of_whole_models_correct_those_of_kernels():
+    """`fast` takes twice as long in a model as alone, so that `good` is better."""
+    true = [{"fast": offer(0.0, 0.9, 30), "good": offer(0.0, 0.5, 60)}] * 6
+    costs = [{"fast": offer(0.0, 0.4, 30), "good": offer(0.0, 0.5, 60)}] * 6
+    outcome = Model(costs, true=true).search(Limit("kl", 10.0))
+    assert outcome.chosen.choice == ("good",) * 6
