@@ -49,6 +49,7 @@ ROOMS = (
     _room(374, 16, "plugin_int8_sym", "narrowpass_int8_sym", "calibration, Q/DQ", width=130),
     _room(8, 104, "plugins/testing", "narrowpass_testing", "test kit of plugins", width=140),
     _room(164, 104, "plugins/int4", "narrowpass_int4", "4-bit weights", width=108),
+    _room(444, 104, "plugins/auto", "narrowpass_auto", "types within an error", width=144),
     _room(8, 204, "plugins/generate", "narrowpass_generate", "tokens, texts, chat", width=140),
     _room(324, 104, "plugin_fp16", "narrowpass_fp16", "min cut of casts", width=108),
     _room(244, 204, "plugins/analysis", "narrowpass_analysis", "run, compare, metrics", width=260),

@@ -23,6 +23,7 @@ from docs_pages import Block
 CORE = "narrowpass"
 FIRST_PARTY = (
     "analysis",
+    "auto",
     "constant-folding",
     "demo",
     "fp16",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from narrowpass.calibration.samples import Samples
     from narrowpass.driver import build, load, open_bundle
     from narrowpass.errors import NarrowpassError
-    from narrowpass.framework.candidates import Candidate
     from narrowpass.framework.classify import (
         ClassifierChain,
         Color,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
         classifier_of,
         matching_nodes,
     )
-    from narrowpass.framework.context import Context, Decision, Observer
+    from narrowpass.framework.context import Candidate, Context, Decision, Observer
     from narrowpass.framework.fixed_point import FixedPoint
     from narrowpass.framework.instruments import Instrument
     from narrowpass.framework.passes import Pass, PassResult
@@ -59,7 +58,6 @@ _HOME = {
     ),
     "narrowpass.bundle": ("Bundle",),
     "narrowpass.calibration.samples": ("Samples",),
-    "narrowpass.framework.candidates": ("Candidate",),
     "narrowpass.framework.classify": (
         "ClassifierChain",
         "Color",
@@ -69,7 +67,7 @@ _HOME = {
         "classifier_of",
         "matching_nodes",
     ),
-    "narrowpass.framework.context": ("Context", "Decision", "Observer"),
+    "narrowpass.framework.context": ("Candidate", "Context", "Decision", "Observer"),
     "narrowpass.driver": ("build", "load", "open_bundle"),
     "narrowpass.errors": ("NarrowpassError",),
     "narrowpass.framework.fixed_point": ("FixedPoint",),

@@ -18,7 +18,7 @@ PUBLIC_MODULES = (
     "narrowpass.cli.state",
     "narrowpass.driver",
     "narrowpass.errors",
-    "narrowpass.framework.candidates",
+    "narrowpass.framework.boundary",
     "narrowpass.framework.classify",
     "narrowpass.framework.config",
     "narrowpass.framework.context",

@@ -95,7 +95,7 @@ def test_red_and_allow():
 
 
 def test_unknown_candidate():
-    with pytest.raises(PassError, match="no candidate 'bit8'.*did you mean 'bits8'"):
+    with pytest.raises(PassError, match=r"no candidate 'bit8'.*did you mean 'bits8'"):
         Auto(allow=("bit8",)).run(dense(), _context(rows()))
 
 

@@ -8,12 +8,13 @@ from auto_kit import dense, rows
 from click.testing import CliRunner
 
 from narrowpass import save_model
-from narrowpass.cli import main
+from narrowpass.cli import app
 from narrowpass_auto.measure.database import Database, default_path
 
 
 def _run(*arguments):
-    return CliRunner().invoke(main, arguments)
+    """Run a command in this process; errors become exit codes there as in a process."""
+    return CliRunner().invoke(app, arguments)
 
 
 @pytest.fixture
@@ -66,8 +67,14 @@ def test_export_and_import(times, tmp_path):
         "[]",
         '{"format": "other", "times": []}',
         '{"format": "narrowpass-tuning-1", "times": [{"processor": 1}]}',
-        '{"format": "narrowpass-tuning-1", "times": [{"processor": "p", "key": "k", "what": "w", '
-        '"seconds": [-1], "created": 0}]}',
+        json.dumps(
+            {
+                "format": "narrowpass-tuning-1",
+                "times": [
+                    {"processor": "p", "key": "k", "what": "w", "seconds": [-1], "created": 0}
+                ],
+            }
+        ),
     ],
 )
 def test_import_of_what_is_none(times, tmp_path, text):

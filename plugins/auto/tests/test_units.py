@@ -39,15 +39,12 @@ def test_units_that_share_a_weight_decide_together():
 
 def test_what_is_no_unit():
     """Constants of few elements, weights that runs may feed, and nodes on constants alone."""
+    many, few = ", ".join(["1"] * 64), ", ".join(["1"] * 8)
     model = ir.from_onnx_text(
-        """<ir_version: 10, opset_import: ["" : 21]>
-        g (float[1, 8] x, float[8, 8] fed) => (float[1, 8] y, float[1, 8] z, float[8, 8] c)
-        <float[8, 8] fed = {%s}, float[8] small = {%s}, float[8, 8] w = {%s}> {
-            y = MatMul(x, fed)
-            z = Add(x, small)
-            c = MatMul(w, w)
-        }"""
-        % (", ".join(["1"] * 64), ", ".join(["1"] * 8), ", ".join(["1"] * 64))
+        '<ir_version: 10, opset_import: ["" : 21]> '
+        "g (float[1, 8] x, float[8, 8] fed) => (float[1, 8] y, float[1, 8] z, float[8, 8] c) "
+        f"<float[8, 8] fed = {{{many}}}, float[8] small = {{{few}}}, float[8, 8] w = {{{many}}}> "
+        "{ y = MatMul(x, fed) z = Add(x, small) c = MatMul(w, w) }"
     )
     assert find_units(model) == []
 

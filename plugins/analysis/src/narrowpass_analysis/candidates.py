@@ -65,11 +65,9 @@ class PassCandidate(Candidate):
 
     def rewrite(self, model: ir.Model, nodes: Collection[str], ctx: Context) -> ir.Model:
         """Run the pass with all nodes but these in ``red``."""
-        from narrowpass.framework.passes import run_checked
-
-        red = red_items(model, nodes)
-        return run_checked(dataclasses.replace(self._pass, red=red), model, ctx).model  # type: ignore[call-arg]
+        chosen = dataclasses.replace(self._pass, red=red_items(model, nodes))  # type: ignore[call-arg]
+        return chosen.run(model, ctx).model
 
     def gain(self, node: ir.Node, target: Target) -> float:
-        """Return what the target estimates for the types; 0 where it is told of none."""
+        """Return what the target estimates for the types; 0 where there are none."""
         return 0.0 if self._dtypes is None else target.gain(node, self._dtypes)

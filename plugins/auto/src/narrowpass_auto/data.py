@@ -1,4 +1,4 @@
-"""The samples that choices are made by, and those that prove them."""
+"""The samples that choices follow from, and those that prove them."""
 
 from __future__ import annotations
 

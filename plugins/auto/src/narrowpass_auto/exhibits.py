@@ -1,4 +1,4 @@
-"""What ``auto`` shows: runs by time, bytes and error; what other limits would give; offers."""
+"""What ``auto`` shows: runs by time, bytes and error; estimates for other limits; offers."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _runs(points: Sequence[Point], outcome: Outcome, limit: Limit, before: int) 
 def _other_limits(
     outcome: Outcome, limit: Limit, solve: Callable[[Problem, float], Choice]
 ) -> list[Exhibit]:
-    """Return what other limits are estimated to give, from the run that is nearest to the limit."""
+    """Return estimates for other limits, from the run that is nearest to the limit."""
     near = [
         point
         for point in outcome.points
@@ -150,7 +150,7 @@ def _other_limits(
     columns = ["error", "time of the nodes", "bytes of the nodes"]
     return [
         {
-            "title": "What other limits are estimated to give, as shares of what the nodes had",
+            "title": "Estimates for other limits, as shares of what the nodes had",
             "table": {"columns": columns, "rows": rows, "numbers": columns[1:]},
         }
     ]

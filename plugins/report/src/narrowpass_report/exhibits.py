@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from narrowpass_report.tables import table
+
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44
 _TICKS = 5
@@ -33,8 +35,6 @@ def exhibit(given: Mapping[str, Any]) -> str:
         if "plot" in given:
             shown = _plot(given["plot"])
         elif "table" in given:
-            from narrowpass_report.tables import table
-
             parts = given["table"]
             shown = table(parts["columns"], parts["rows"], parts.get("numbers", ()))
         else:

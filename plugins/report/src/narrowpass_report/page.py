@@ -14,8 +14,9 @@ from narrowpass import ReportWriter
 from narrowpass.cli.output import format_bytes
 from narrowpass_ir.sizes import count_bytes, count_nodes
 from narrowpass_report.graph import draw
+from narrowpass_report.sections import section
 from narrowpass_report.summary import summary
-from narrowpass_report.tables import section, table
+from narrowpass_report.tables import table
 
 if TYPE_CHECKING:
     import onnx_ir as ir

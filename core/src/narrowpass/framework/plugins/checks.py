@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from narrowpass.errors import PluginError
-from narrowpass.framework.candidates import Candidate
 from narrowpass.framework.classify import TARGET, OpClassifier
+from narrowpass.framework.context import Candidate
 from narrowpass.framework.docstrings import attribute_notes
 from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.options import default_text, describe_type, format_options, option_types

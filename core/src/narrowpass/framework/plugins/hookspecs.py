@@ -24,8 +24,8 @@ import pluggy
 if TYPE_CHECKING:
     import click
 
-    from narrowpass.framework.candidates import Candidate
     from narrowpass.framework.classify import OpClassifier
+    from narrowpass.framework.context import Candidate
     from narrowpass.framework.instruments import Instrument
     from narrowpass.framework.passes import Pass
     from narrowpass.framework.reports import ReportWriter
@@ -68,7 +68,7 @@ def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-bo
 
 @hookspec
 def narrowpass_candidates() -> Iterable[Candidate]:  # type: ignore[empty-body]
-    """Return the candidates of this plugin: ways to make single nodes narrow.
+    """Return the candidates of this plugin: ways to narrow single nodes.
 
     Called once, when a pass that chooses among candidates runs.
 

@@ -24,7 +24,7 @@ from narrowpass.runtime.backend import Backend, BackendLike
 if TYPE_CHECKING:
     import click
 
-    from narrowpass.framework.candidates import Candidate
+    from narrowpass.framework.context import Candidate
     from narrowpass.framework.reports import ReportWriter
     from narrowpass_ir.importing import Importer
 
@@ -86,7 +86,7 @@ class Registry:
         commands: commands that plugins add to the command line.
         reports: report writers.
         importers: what reads models of other formats than ONNX.
-        candidates: ways to make single nodes narrow.
+        candidates: ways to narrow single nodes.
         owners: the distribution, with its version, that registered a thing, by (kind, name);
             `KINDS` are the names of the attributes above.
         failed: plugins that could not be used, by name.

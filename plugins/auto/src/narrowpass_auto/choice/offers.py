@@ -116,8 +116,7 @@ def correct_times(
 ) -> None:
     """Scale the times of a candidate to what a whole model with it showed.
 
-    What kernels alone do not show (fused operators, data that stays in caches) makes them too large
-    or too small, all in the same way.
+    What kernels alone do not show (fused operators, data that stays in caches) scales all alike.
 
     Args:
         offers: changed.

@@ -89,7 +89,7 @@ class Search:
         objective: the weights of seconds and bytes, each as a share of those of the model as it is.
         timed: whether runs are timed.
         evaluations: the most runs.
-        evaluate: runs a choice on the samples that choices are made by.
+        evaluate: runs a choice on the samples that choices follow from.
         prove: runs it on the others, and times it longer.
         progress: called with what is done, and the number of runs so far.
     """
@@ -190,7 +190,7 @@ class Search:
             choice = self._solve(budget)
             known = self._points.get(choice)
             if known is None and choice not in self._failed and choice != self._keep():
-                self._try(choice, f"noise of {budget:.2g}")
+                self._try(choice, f"noise budget {budget:.2g}")
                 factor, repeats = 1.0, 0
                 continue
             # It has been run: a budget that is a little larger, or smaller, has another choice.

@@ -37,7 +37,7 @@ class Sensitivity:
 
         Args:
             noise: that the units of each candidate alone add to the outputs, by its name.
-            measured: of the outputs. Runs without noise tell nothing.
+            measured: of the outputs. Runs without noise are left out.
         """
         row = [noise.get(name, 0.0) for name in self._names]
         if not (np.isfinite(measured) and measured > 0.0 and np.isfinite(row).all() and any(row)):

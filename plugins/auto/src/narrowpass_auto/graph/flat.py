@@ -1,6 +1,6 @@
 """A model of several units side by side, each with inputs of its own.
 
-One compilation and one run of it tell of each unit what a candidate takes and loses, with the
+One compilation and one run of it show what a candidate takes and loses in each unit, with the
 weights of all others read in between, as in the model.
 """
 

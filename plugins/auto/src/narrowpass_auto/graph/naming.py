@@ -1,4 +1,4 @@
-"""Names for nodes: candidates are told by name which nodes they may rewrite."""
+"""Names for nodes: candidates learn by name which nodes they may rewrite."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def injected(
 
     Args:
         model: that the units are of; not changed.
-        units: those to give noise. One whose result is an output of the model is left out.
+        units: those that get noise. One whose result is an output of the model is left out.
         results: the first result of each unit on each sample, by its index.
         feeds: the samples.
         backend: runs the model.
