@@ -147,8 +147,13 @@ def watch_options(function: Callable[..., None]) -> Callable[..., None]:
     "--max-error",
     metavar="METRIC:LIMIT",
     help="Choose the type of each node: the fastest that keeps outputs within this error, such as "
-    "rel:1e-2, cosine:0.999, top1:0.99, kl:0.01 or module:function:LIMIT. It stands for the pass "
+    "rel:1e-2, cosine:0.999, top1:0.99 or kl:0.01. It stands for the pass "
     "auto after the pipeline, which has more options.",
+)
+@click.option(
+    "--metric",
+    metavar="MODULE:FUNCTION",
+    help="Your metric, whose limit alone --max-error is then.",
 )
 @click.option("--objective", metavar="latency|bytes|mix", help="What --max-error minimizes.")
 @click.option(
@@ -187,6 +192,7 @@ def build(
     output: str,
     pipeline: str | None,
     max_error: str | None,
+    metric: str | None,
     objective: str | None,
     target: str | None,
     calibration: str | None,
@@ -216,7 +222,7 @@ def build(
     write = None
     if report is not None:
         write = report_writer(state, report, (*named.values(), output))
-    chosen, text = choose(state, target, pipeline, narrowing(max_error, objective))
+    chosen, text = choose(state, target, pipeline, narrowing(max_error, metric, objective))
     watching = Watch(watch.pop("time_"), **watch)
     imported = import_models(named, state.registry)
     methods = list(imported.methods)
@@ -306,16 +312,18 @@ def check_output(output: str, sources: Iterable[str] = ()) -> None:
     check_not_source(output, sources)
 
 
-def narrowing(max_error: str | None, objective: str | None) -> str:
+def narrowing(max_error: str | None, metric: str | None, objective: str | None) -> str:
     """Return the pass that ``--max-error`` stands for; empty where it is not given.
 
     Raises:
-        UsageError: an objective alone.
+        UsageError: a metric or an objective alone.
     """
     if max_error is None:
-        if objective is not None:
-            raise UsageError("--objective: pass --max-error METRIC:LIMIT, too, such as rel:1e-2")
+        if metric is not None or objective is not None:
+            raise UsageError("--metric and --objective need --max-error, such as rel:1e-2")
         return ""
+    if metric is not None:
+        max_error = f"{metric}:{max_error}"
     from narrowpass.framework.options import quote
 
     options = "" if objective is None else f",objective={quote(objective)}"

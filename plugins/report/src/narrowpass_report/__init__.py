@@ -2,7 +2,7 @@
 
 `page` puts it together of the bars of `summary`, the graph that `graph` describes, `layout` places
 and ``assets/*.js`` draw, and the tables of `tables`, with the histograms
-of `quantized`.
+of `quantized` and the plots of `exhibits`. `plain` writes the same as text and as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["narrowpass_reports"]
 
 @hookimpl
 def narrowpass_reports() -> list[ReportWriter]:
-    """Register the writer of web pages."""
+    """Register the writers ``html``, ``json`` and ``txt``."""
     from narrowpass_report.page import WebPage
+    from narrowpass_report.plain import JsonReport, TextReport
 
-    return [WebPage()]
+    return [WebPage(), JsonReport(), TextReport()]
