@@ -55,6 +55,7 @@ ROOMS = (
     _room(244, 204, "plugins/analysis", "narrowpass_analysis", "run, compare, metrics", width=260),
     _room(8, 298, "plugins/gguf", "narrowpass_gguf", "reads GGUF", width=104),
     _room(128, 298, "plugins/huggingface", "narrowpass_huggingface", "reads folders", width=140),
+    _room(156, 398, "plugins/onnxruntime", "narrowpass_onnxruntime", "a second runtime", width=150),
     _room(8, 398, "plugins/decoders", "narrowpass_decoders", "graphs of LMs", width=130),
     _room(
         380, 298, "plugins/constant_folding", "narrowpass_constant_folding", "fold, fuse, clean up",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
-OURS = ("narrowpass-analysis ", "narrowpass-demo ", "narrowpass-generate ")
+OURS = ("narrowpass-analysis ", "narrowpass-auto ", "narrowpass-demo ", "narrowpass-generate ")
 """The distributions whose commands are described with those of the core."""
 
 TUTORIAL_PLUGIN = "narrowpass-hello"

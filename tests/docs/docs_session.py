@@ -32,6 +32,7 @@ FIRST_PARTY = (
     "huggingface",
     "int4",
     "int8-sym",
+    "onnxruntime",
     "reference",
     "report",
     "xnn-cpu",
