@@ -32,7 +32,6 @@ FIRST_PARTY = (
     "huggingface",
     "int4",
     "int8-sym",
-    "onnxruntime",
     "reference",
     "report",
     "xnn-cpu",
