@@ -46,6 +46,7 @@ _ARM = ("plain", "neondot")
 """For ARM of 64 bits; other processors that are not x86-64 have "plain" alone."""
 
 TEMPLATES = {
+    "attention/bf16_amx.c": ("avx512amx",),
     "attention/code.c": _VECTORS,
     "attention/narrow_code.c": _VECTORS,
     "depthwise/fp32_code.c": _VECTORS,

@@ -8,8 +8,7 @@
  *
  * Softmax takes the largest score of the row away first, as is usual, and divides after the matmul
  * with the values: rows of `values` numbers instead of rows of `keys`. */
-#include "attention/head.h"
-#include "attention/narrow_job.h"
+#include "attention/bf16.h"
 
 static void part(void *context, size_t thread, size_t index) {
   const np_attention_job *task = context;
@@ -46,6 +45,11 @@ static np_attention_job attention_of(const struct np_attention_params *p, np_job
 
 static int attend(const struct np_attention_params *p, np_job *job) {
   np_attention_job task = attention_of(p, job);
+  if (p->packed_heads > 0) {
+    const np_chunk_job operands = np_chunks_of(&task, NP_CACHE_FLOAT32, NULL, 0);
+    np_attend_bf16(&operands, job->workers);
+    return 0;
+  }
   np_workers *const used = work_of(p) < NP_SMALL_FLOAT32 ? NULL : job->workers;
   np_parallel_for(used, part, &task, heads_of(p) * p->parts, NP_DISABLE_DENORMALS);
   return 0;

@@ -50,7 +50,15 @@ struct np_attention_params {
   size_t part_rows;      /* rows of a part */
   int32_t target;        /* NP_TARGET_* */
   size_t thread_scratch; /* floats of the workspace that each thread has for itself */
+  /* Heads of keys and values that are rounded to bfloat16 and packed at a time, where tiles multiply:
+   * attention/bf16.c. 0 where all is computed in float32. */
+  size_t packed_heads;
 };
+
+/* Heads whose packed keys and values have no more bytes, one at least; and the bytes of the workspace
+ * of attention with so many `packed_heads`. */
+size_t np_attention_bf16_heads(const struct np_attention_params *params, size_t most_bytes);
+size_t np_attention_bf16_bytes(const struct np_attention_params *params, size_t threads);
 
 /* Query rows of a head that are computed while its cache is copied. */
 #define NP_ATTENTION_CACHE_ROWS 8

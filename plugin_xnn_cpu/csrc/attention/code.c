@@ -4,6 +4,7 @@
 #include "attention/head.h"
 #include "simd/f32.h"
 #include "simd/polynomial.h"
+#include "simd/transpose_lanes.h"
 
 #define MOST_ROWS 12 /* of a tile */
 #if LANES == 16
@@ -19,37 +20,12 @@ NP_INLINE size_t panel_width(size_t first, size_t all) {
   return left < COLUMNS * LANES ? left : COLUMNS * LANES;
 }
 
-/* As many rows as lanes, turned and scaled: out[d][n] = in[n][d] · scale. Rows that are half of
- * them apart exchange halves, those a quarter apart quarters, and so on. */
-NP_INLINE void turn(const float *in, ptrdiff_t in_stride, float scale, float *out,
-                 size_t out_stride) {
+/* As many rows as lanes, transposed and scaled: out[d][n] = in[n][d] · scale. */
+NP_INLINE void transpose_scaled(const float *in, ptrdiff_t in_stride, float scale, float *out,
+                                size_t out_stride) {
   vec x[LANES];
   for (int i = 0; i < LANES; i++) x[i] = *(const vec *)(in + i * in_stride);
-#define NP_EXCHANGE(distance, first, second)                                         \
-  for (int i = 0; i < LANES; i += 2 * (distance)) {                                  \
-    for (int j = i; j < i + (distance); j++) {                                       \
-      const vec a = x[j], b = x[j + (distance)];                                     \
-      x[j] = __builtin_shufflevector(a, b, first);                                \
-      x[j + (distance)] = __builtin_shufflevector(a, b, second);                     \
-    }                                                                             \
-  }
-#if LANES == 16
-  NP_EXCHANGE(8, NP_LIST(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-              NP_LIST(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
-  NP_EXCHANGE(4, NP_LIST(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
-              NP_LIST(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
-  NP_EXCHANGE(2, NP_LIST(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
-              NP_LIST(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
-  NP_EXCHANGE(1, NP_LIST(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
-              NP_LIST(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
-#elif LANES == 8
-  NP_EXCHANGE(4, NP_LIST(0, 1, 2, 3, 8, 9, 10, 11), NP_LIST(4, 5, 6, 7, 12, 13, 14, 15))
-  NP_EXCHANGE(2, NP_LIST(0, 1, 8, 9, 4, 5, 12, 13), NP_LIST(2, 3, 10, 11, 6, 7, 14, 15))
-  NP_EXCHANGE(1, NP_LIST(0, 8, 2, 10, 4, 12, 6, 14), NP_LIST(1, 9, 3, 11, 5, 13, 7, 15))
-#else
-  NP_EXCHANGE(2, NP_LIST(0, 1, 4, 5), NP_LIST(2, 3, 6, 7))
-  NP_EXCHANGE(1, NP_LIST(0, 4, 2, 6), NP_LIST(1, 5, 3, 7))
-#endif
+  transpose_lanes(x);
   for (int i = 0; i < LANES; i++) *(vec *)(out + (size_t)i * out_stride) = x[i] * scale;
 }
 
@@ -66,8 +42,8 @@ NP_INLINE void pack_keys(const float *k, ptrdiff_t stride, size_t keys, size_t d
     const size_t out_xor = squares == 0 ? 0 : depth / LANES * LANES;
     for (size_t n = 0; n < squares; n += LANES) {
       for (size_t d = 0; d < out_xor; d += LANES) {
-        turn(rows + (ptrdiff_t)n * stride + (ptrdiff_t)d, stride, scale, packed + d * width + n,
-             width);
+        transpose_scaled(rows + (ptrdiff_t)n * stride + (ptrdiff_t)d, stride, scale,
+                         packed + d * width + n, width);
       }
     }
     for (size_t d = 0; d < depth; d++) {

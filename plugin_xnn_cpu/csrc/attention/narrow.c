@@ -7,8 +7,8 @@
  * end, in the order of chunks, so that results do not depend on the number of threads.
  *
  * A prompt's many query rows are multiplied with packed keys and values as those of float32 caches
- * are; the rows of a head are upcast before. */
-#include "attention/narrow_job.h"
+ * are: packed as bfloat16 where tiles multiply, else the rows of a head are upcast before. */
+#include "attention/bf16.h"
 
 typedef struct {
   const np_chunk_job *job;
@@ -42,9 +42,8 @@ static double work_of(const struct np_attention_params *p) {
   return scores * (double)(p->depth + p->values);
 }
 
-/* Keys and values from row `first` of each head on. */
-static np_chunk_job chunks_of(const np_attention_job *task, int32_t type, const size_t *elements,
-                              size_t first) {
+np_chunk_job np_chunks_of(const np_attention_job *task, int32_t type, const size_t *elements,
+                          size_t first) {
   const struct np_attention_params *p = task->params;
   const ptrdiff_t k_start = (ptrdiff_t)first * p->k_strides[3];
   const ptrdiff_t v_start = (ptrdiff_t)first * p->v_strides[3];
@@ -71,7 +70,7 @@ static np_chunk_job chunks_of(const np_attention_job *task, int32_t type, const 
 void np_attend_chunks(const np_attention_job *task, int32_t type, const size_t *cache_elements,
                       size_t first, np_workers *workers) {
   const struct np_attention_params *p = task->params;
-  const np_chunk_job job = chunks_of(task, type, cache_elements, first);
+  const np_chunk_job job = np_chunks_of(task, type, cache_elements, first);
   const size_t heads = heads_of(p);
   chunk_context context = {
       .job = &job,
@@ -133,7 +132,11 @@ int np_narrow_attention(np_job *job) {
     np_attend_chunks(&task, a->type, a->cache_elements, hidden, job->workers);
     return 0;
   }
-  const np_chunk_job chunks = chunks_of(&task, a->type, a->cache_elements, hidden);
+  const np_chunk_job chunks = np_chunks_of(&task, a->type, a->cache_elements, hidden);
+  if (p.packed_heads > 0) {
+    np_attend_bf16(&chunks, job->workers);
+    return 0;
+  }
   upcast_context context = {.job = &chunks, .params = p};
   for (int i = 0; i < 3; i++) context.params.k_strides[i] = context.params.v_strides[i] = 0;
   context.params.k_strides[3] = (ptrdiff_t)p.depth;

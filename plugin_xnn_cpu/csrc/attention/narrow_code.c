@@ -18,15 +18,6 @@ NP_INLINE void scale_row(float *row, size_t keys, const float *scales, ptrdiff_t
   for (; n < keys; n++) row[n] *= scales[(ptrdiff_t)n * step];
 }
 
-/* DO(type) for the type of a cache, as a constant. */
-#define NP_SWITCH_TYPE(type, DO)                    \
-  switch (type) {                                   \
-    case NP_CACHE_FLOAT32: DO(NP_CACHE_FLOAT32) break;   \
-    case NP_CACHE_FLOAT16: DO(NP_CACHE_FLOAT16) break;   \
-    case NP_CACHE_BFLOAT16: DO(NP_CACHE_BFLOAT16) break; \
-    default: DO(NP_CACHE_INT8) break;               \
-  }
-
 /* Where row `first` of a head's keys or values lies, in elements. */
 NP_INLINE ptrdiff_t row_of(const size_t *at, const ptrdiff_t *strides, size_t first) {
   return start_of(at, strides) + (ptrdiff_t)first * strides[3];

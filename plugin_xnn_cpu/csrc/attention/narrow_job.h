@@ -51,6 +51,11 @@ NP_INLINE size_t np_scratch_floats(const struct np_attention_params *p) {
   return np_ceil_div(floats, most_lanes) * most_lanes;
 }
 
+/* The chunks of keys and values from row `first` of each head on; `elements` of both caches where
+ * they are int8. */
+np_chunk_job np_chunks_of(const np_attention_job *task, int32_t type, const size_t *elements,
+                          size_t first);
+
 /* Attend few query rows over caches of any type, in chunks. `task` has params whose `keys` are the
  * rows that there are from row `first` of each cache on. */
 void np_attend_chunks(const np_attention_job *task, int32_t type, const size_t *cache_elements,

@@ -1,5 +1,5 @@
-/* Elements of a cache, upcast in registers, for one instruction set; attention/narrow_code.c
- * includes this. */
+/* Elements of a cache, upcast in registers, for one instruction set; attention/narrow_code.c and
+ * attention/bf16_amx.c include this. */
 
 #if LANES == 4
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
@@ -51,3 +51,12 @@ NP_INLINE vec load_some_elements(const char *row, size_t d, size_t count, const 
   memcpy(copy, row + d * size_of_type(type), count * size_of_type(type));
   return load_elements(copy, 0, type);
 }
+
+/* DO(type) for the type of a cache, as a constant. */
+#define NP_SWITCH_TYPE(type, DO)                    \
+  switch (type) {                                   \
+    case NP_CACHE_FLOAT32: DO(NP_CACHE_FLOAT32) break;   \
+    case NP_CACHE_FLOAT16: DO(NP_CACHE_FLOAT16) break;   \
+    case NP_CACHE_BFLOAT16: DO(NP_CACHE_BFLOAT16) break; \
+    default: DO(NP_CACHE_INT8) break;               \
+  }

@@ -10,6 +10,10 @@
  * have no more than 4 bits. */
 #define MIN_BF16_ROWS 32
 
+/* Panels of a part of such a matmul at most, and parts of a thread at least. */
+#define MOST_PANELS 8
+#define MIN_PARTS 4
+
 #define LINE 64
 
 static size_t line(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
@@ -24,7 +28,9 @@ size_t np_nbits_rows_size(const struct np_nbits_matrix *m, size_t rows, size_t s
 
 size_t np_nbits_scratch_size(const struct np_nbits_matrix *m, size_t rows) {
   if (rows <= NP_NBITS_GEMV_ROWS) return 0;
-  return np_nbits_piece_size(m) + np_nbits_row_stride(rows) * NP_NBITS_COLUMNS * sizeof(float);
+  const size_t size =
+      np_nbits_piece_size(m) + np_nbits_row_stride(rows) * NP_NBITS_COLUMNS * sizeof(float);
+  return rows < MIN_BF16_ROWS ? size : np_max(size, np_nbits_bf16_scratch_size(rows));
 }
 
 /* The code for the rows and the target of a matmul. */
@@ -32,38 +38,39 @@ typedef struct {
   np_nbits_few *few;
   np_nbits_many *many;
   np_nbits_quantize *quantize;
-  np_nbits_round *round; /* in place of `quantize`, to bfloat16; or NULL */
+  np_nbits_round *round;             /* in place of `quantize`, to bfloat16; or NULL */
+  np_nbits_many_panels *many_panels; /* in place of `many`, of these */
 } code;
 
 static code code_of(const struct np_nbits_params *p) {
   if (!p->quantized) {
     return (code){NP_FOR_ISA(np_nbits_few, p->target), NP_FOR_ISA(np_nbits_many, p->target), NULL,
-                  NULL};
+                  NULL, NULL};
   }
 #ifdef NP_CHOOSES_CPU
 #ifndef NP_NO_AMX
   if (np_isa_for(p->target) >= NP_TARGET_AVX512AMX) {
     if (p->rows >= MIN_BF16_ROWS && p->matrix.bits <= 4) {
-      return (code){NULL, np_nbits_bf16_many_avx512amx, NULL, np_nbits_bf16_round_avx512amx};
+      return (code){NULL, NULL, NULL, np_nbits_bf16_round_avx512amx, np_nbits_bf16_many_avx512amx};
     }
     return (code){np_nbits_int8_few_avx512amx, np_nbits_int8_many_avx512amx,
-                  np_nbits_quantize_avx512amx, NULL};
+                  np_nbits_quantize_avx512amx, NULL, NULL};
   }
 #endif
   if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) {
     return (code){np_nbits_int8_few_avx512vnni, np_nbits_int8_many_avx512vnni,
-                  np_nbits_quantize_avx512vnni, NULL};
+                  np_nbits_quantize_avx512vnni, NULL, NULL};
   }
 #endif
 #ifdef __aarch64__
   if (p->target == NP_TARGET_BEST && np_isa_has_neon_dot()) {
     return (code){np_nbits_int8_few_neondot, np_nbits_int8_many_neondot,
-                  np_nbits_quantize_neondot, NULL};
+                  np_nbits_quantize_neondot, NULL, NULL};
   }
 #endif
   return (code){NP_FOR_ISA(np_nbits_int8_few, p->target),
                 NP_FOR_ISA(np_nbits_int8_many, p->target),
-                NP_FOR_ISA(np_nbits_quantize, p->target), NULL};
+                NP_FOR_ISA(np_nbits_quantize, p->target), NULL, NULL};
 }
 
 /* The matmuls of a call, whose panels threads divide as those of one matrix. */
@@ -73,6 +80,7 @@ typedef struct {
   size_t row_sets;
   size_t panels; /* of all; where gated, of one, and those of the other are computed beside them */
   size_t part_panels;
+  size_t many_panels; /* of a part, beyond NP_NBITS_GEMV_ROWS rows */
   size_t own_scratch;
   const float *in;
   float *out;
@@ -181,23 +189,40 @@ static void few_part(void *context, size_t thread, size_t index) {
   }
 }
 
-static void many(const task *t, position at, size_t row, size_t rows, uint8_t *scratch) {
-  const np_nbits_job job = job_of(t, at.segment, at.out);
-  t->code.many(&job, at.panel, row, rows, scratch);
-  finish(&job, t->after, row, rows, at.panel, at.panel + 1);
+/* Panels `first` to `last` of one matmul, times rows. */
+static void many(const task *t, size_t segment, float *out, size_t first, size_t last, size_t row,
+                 size_t rows, uint8_t *scratch) {
+  const np_nbits_job job = job_of(t, segment, out);
+  if (t->code.many_panels != NULL) {
+    t->code.many_panels(&job, first, last, row, rows, scratch);
+  } else {
+    for (size_t i = first; i < last; i++) t->code.many(&job, i, row, rows, scratch);
+  }
+  finish(&job, t->after, row, rows, first, last);
 }
 
 static void many_part(void *context, size_t thread, size_t index) {
   const task *t = context;
   const struct np_nbits_params *p = t->segments;
-  const size_t row = index / t->panels * p->row_tile;
+  const size_t parts = np_ceil_div(t->panels, t->many_panels);
+  const size_t row = index / parts * p->row_tile;
   const size_t rows = np_min(p->rows - row, p->row_tile);
+  const size_t first = index % parts * t->many_panels;
+  size_t left = np_min(t->many_panels, t->panels - first);
   uint8_t *scratch = t->scratch + thread * t->own_scratch;
-  const position at = position_of(t, index % t->panels);
-  many(t, at, row, rows, scratch);
-  if (t->other == NULL) return;
-  many(t, (position){1, at.panel, t->other}, row, rows, scratch);
-  multiply(t, row, rows, at.panel, at.panel + 1);
+  if (t->other != NULL) {
+    many(t, 0, t->out, first, first + left, row, rows, scratch);
+    many(t, 1, t->other, first, first + left, row, rows, scratch);
+    multiply(t, row, rows, first, first + left);
+    return;
+  }
+  position at = position_of(t, first);
+  for (size_t count; left > 0; left -= count, at.segment++, at.panel = 0) {
+    const struct np_nbits_matrix *m = &t->segments[at.segment].matrix;
+    count = np_min(left, np_nbits_panels(m) - at.panel);
+    many(t, at.segment, at.out, at.panel, at.panel + count, row, rows, scratch);
+    at.out += p->rows * m->outputs;
+  }
 }
 
 static void quantize_part(void *context, size_t thread, size_t row) {
@@ -230,6 +255,14 @@ static void quantize(task *t, uint8_t *to, np_workers *workers) {
   np_parallel_for(np_workers_for(bytes, workers), quantize_part, t, rows, NP_DISABLE_DENORMALS);
 }
 
+/* Panels of a part: of code that dequantizes one panel while it multiplies another, as many as leave
+ * each thread a few parts. */
+static size_t many_panels_of(const task *t, size_t tiles, size_t threads) {
+  if (t->code.many_panels == NULL) return 1;
+  const size_t each = t->panels * tiles / (threads * MIN_PARTS);
+  return threads == 1 ? np_min(t->panels, MOST_PANELS) : np_max(1, np_min(each, MOST_PANELS));
+}
+
 static int run(task *t, np_job *job) {
   const struct np_nbits_params *p = t->segments;
   np_workers *const workers = job->workers;
@@ -246,8 +279,10 @@ static int run(task *t, np_job *job) {
     return 0;
   }
   const double work = (double)p->rows * (double)p->matrix.inputs * (double)outputs;
+  const size_t tiles = np_ceil_div(p->rows, p->row_tile);
+  t->many_panels = many_panels_of(t, tiles, np_workers_threads(workers));
   np_parallel_for(work < SMALL_WORK ? NULL : workers, many_part, t,
-                  np_ceil_div(p->rows, p->row_tile) * t->panels, NP_DISABLE_DENORMALS);
+                  tiles * np_ceil_div(t->panels, t->many_panels), NP_DISABLE_DENORMALS);
   return 0;
 }
 

@@ -197,6 +197,7 @@ void NP_OF_ISA(np_nbits_int8_few)(const np_nbits_job *job, size_t first, size_t 
 NP_INLINE void unpack(const uint8_t *from, size_t words, uint8_t *to, size_t piece,
                       const int bits) {
   for (size_t i = 0; i < words; i++, from += COLUMNS * 4) {
+    prefetch_words(from);
     UNROLL for (int v = 0; v < VECTORS; v++) {
       const ivec w = *(const ivec *)(from + v * LANES * 4);
       uint8_t *at = to + (size_t)(v / TILE_VECTORS) * piece + (size_t)(v % TILE_VECTORS) * LANES * 4;

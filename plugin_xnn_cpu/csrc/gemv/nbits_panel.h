@@ -66,6 +66,16 @@ NP_INLINE size_t np_nbits_piece_size(const struct np_nbits_matrix *m) {
   return np_max(m->block, NP_NBITS_K_BLOCK) * NP_NBITS_COLUMNS * sizeof(float);
 }
 
+/* Rows of bfloat16 that are multiplied at a time, two tiles; and K of a piece of a panel, at most. */
+#define NP_NBITS_BF16_ROWS 32
+#define NP_NBITS_BF16_K 320
+
+/* Bytes of a thread's scratch: two pieces, two blocks of accumulators, and those of all rows. */
+NP_INLINE size_t np_nbits_bf16_scratch_size(size_t rows) {
+  return (2 * NP_NBITS_BF16_K * sizeof(uint16_t) +
+          (2 * NP_NBITS_BF16_ROWS + rows) * sizeof(float)) * NP_NBITS_COLUMNS;
+}
+
 /* Elements of a row of bfloat16: whole tiles. */
 NP_INLINE size_t np_nbits_bf16_width(const struct np_nbits_matrix *m) {
   return np_ceil_div(np_nbits_blocks(m) * m->block, 32) * 32;
@@ -125,6 +135,10 @@ typedef void np_nbits_few(const np_nbits_job *job, size_t first, size_t last);
 typedef void np_nbits_many(const np_nbits_job *job, size_t panel, size_t row, size_t rows,
                            uint8_t *scratch);
 
+/* Panels `first` to `last` times `rows` rows from `row` on; `scratch` is the thread's. */
+typedef void np_nbits_many_panels(const np_nbits_job *job, size_t first, size_t last, size_t row,
+                                  size_t rows, uint8_t *scratch);
+
 /* Quantize a row: `q` has room for whole blocks; scales and row sums of two blocks lie `stride` apart. */
 typedef void np_nbits_quantize(const float *x, size_t inputs, size_t block, int8_t *q,
                                float *scales, int32_t *row_sums, size_t stride);
@@ -145,7 +159,7 @@ np_nbits_quantize np_nbits_quantize_avx512vnni;
 np_nbits_few np_nbits_int8_few_avx512amx;
 np_nbits_many np_nbits_int8_many_avx512amx;
 np_nbits_quantize np_nbits_quantize_avx512amx;
-np_nbits_many np_nbits_bf16_many_avx512amx;
+np_nbits_many_panels np_nbits_bf16_many_avx512amx;
 np_nbits_round np_nbits_bf16_round_avx512amx;
 #endif
 #ifdef __aarch64__

@@ -12,7 +12,7 @@ from xnn_kit import compile_model
 import narrowpass
 from narrowpass.errors import BackendError, DataError, UsageError
 from narrowpass_planning.state.session import AppendingSession
-from narrowpass_xnn_cpu.native import kernels
+from narrowpass_xnn_cpu.native import attention_params, kernels, target
 
 CHUNK = 512
 """``NP_CACHE_CHUNK``: rows that are attended at a time."""
@@ -116,9 +116,19 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return np.rint(values * (np.float32(127) / largest)) * (largest / np.float32(127))
 
 
-def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
+def assert_close(found: np.ndarray, wanted: np.ndarray, unit: float = 2e-5) -> None:
     """Compare float32 accumulators: some tens of epsilon of the largest element."""
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=unit * np.abs(wanted).max())
+
+
+def unit_of(rows: int, dtype: str) -> float:
+    """Return the error of a result, relative to the largest element.
+
+    By tiles, prompts over caches of bfloat16 and int8 round queries, keys, weights and values to
+    bfloat16: an eighth of a score, 2^-9 of its terms, errs most; scores are up to some tens.
+    """
+    tiles = target.current().has_amx and dtype in ("bfloat16", "int8")
+    return 0.05 if tiles and rows > attention_params.MOST_UNROUNDED_ROWS else 2e-5
 
 
 LENGTHS = (0, 1, 15, CHUNK - 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 2, 2 * CHUNK, 1500)
@@ -146,7 +156,7 @@ def test_tokens_and_prompts(target, shape, dtype, monkeypatch):
                 session.restore(caches if length else {})
                 feeds = case.feeds(rows, length)
                 found = session.run(feeds)["y"]
-                assert_close(found, case.wanted(feeds, caches, dtype))
+                assert_close(found, case.wanted(feeds, caches, dtype), unit_of(rows, dtype))
                 assert session.length == length + rows
 
 

@@ -13,6 +13,7 @@ import pytest
 from masks_kit import MASKS, Reference, decoder, feeds_of
 from xnn_kit import compile_model
 
+from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass_planning.state.session import AppendingSession
 from narrowpass_xnn_cpu.native import kernels
 
@@ -40,14 +41,24 @@ def test_instruction_sets(target, dtype, monkeypatch):
     _compare("window_size", dtype, (3, 1, 600, 1, 1, 7, 1))
 
 
-def _compare(form: str, dtype: str, steps: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("form", MASKS)
+def test_rounded_prompts_over_float32_caches(form):
+    """Attention that may be rounded to bfloat16, of prompts of a block of rows, and of several."""
+    _compare(form, "float32", (40, 1, 33, 600, 1, 50), rounded=True)
+
+
+def _compare(form: str, dtype: str, steps: tuple[int, ...], *, rounded: bool = False) -> None:
     model = decoder(form)
     reference = Reference(model)
+    if rounded:
+        for node in model.graph.node:
+            if node.output[0] in ("s0", "a0"):
+                node.metadata_props.add(key=ACTIVATIONS, value="bfloat16")
     with compile_model(model, threads=2) as program, program.session(dtype) as session:
         assert isinstance(session, AppendingSession), session.reason
         for step, rows in enumerate(steps):
             feeds = feeds_of(form, rows, session.length, step)
             wanted = reference.run(feeds)
             found = session.run(feeds)["y"]
-            limit = TOLERANCES[dtype] * np.abs(wanted).max()
+            limit = TOLERANCES["bfloat16" if rounded else dtype] * np.abs(wanted).max()
             np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)

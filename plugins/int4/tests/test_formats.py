@@ -413,3 +413,57 @@ def test_dynamic_activations_are_requested_of_each_matmul(op_type):
     plain = rewritten(proto, f"int4{{{INT4}}}")
     assert not any(node.metadata_props for node in plain.graph.node)
     np.testing.assert_array_equal(decoded(plain, "w", 0, 32), decoded(qdq, "w", 0, 32))
+
+
+def attending() -> onnx.ModelProto:
+    """Return attention behind a matmul with a weight, and attention in a branch."""
+    proto = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 23, "com.microsoft": 1]>
+        g (float[m, 64] x, bool c) => (float[m, 64] y, float[1, 1, m, 64] z, float[m, 64] u) {
+            q = MatMul(x, w)
+            t = Transpose<perm = [1, 0]>(x)
+            s = MatMul(q, t)
+            p = Softmax<axis = -1>(s)
+            y = MatMul(p, x)
+            one = Constant<value_ints = [0, 1]>()
+            x4 = Unsqueeze(x, one)
+            z = Attention(x4, x4, x4)
+            u = If (c) <
+                then_branch = f () => (float[m, 64] a) { r = MatMul(s, x) a = MatMul(r, w) },
+                else_branch = e () => (float[m, 64] b) { b = Identity(x) }>
+        }""")
+    for node, name in zip(proto.graph.node, ["w", "", "qk", "", "pv", "", "", "op"], strict=False):
+        node.name = name
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(floats(64, 64), "w"))
+    return proto
+
+
+def requests_of(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the requests of nodes by their first outputs, those of branches too."""
+    found = {n.output[0]: p.value for n in graph.node for p in n.metadata_props}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found |= requests_of(attribute.g)
+    return found
+
+
+def test_dynamic_activations_let_attention_be_rounded():
+    """Of matmuls without weights, and of attention as one operator; not of other options."""
+    after = rewritten(attending(), "int4{activations=dynamic,head=int4}")
+    weights = {"q": "dynamic", "a": "dynamic"}
+    rounded = dict.fromkeys(["s", "y", "z", "r"], "bfloat16")
+    assert requests_of(after.graph) == weights | rounded
+    assert requests_of(rewritten(after, "int4{activations=dynamic,head=int4}").graph) == (
+        weights | rounded
+    )
+    assert not requests_of(rewritten(attending(), "int4{head=int4}").graph)
+    red = requests_of(rewritten(attending(), "int4{activations=dynamic,head=int4,red=[qk]}").graph)
+    assert red == weights | {name: "bfloat16" for name in ("y", "z", "r")}
+    bundle = build(attending(), "int4{activations=dynamic,head=int4}")
+    assert bundle.reports[-1].methods["main"].counters["rounded"] == 4
+
+
+def test_attention_of_models_without_weights_of_few_bits_is_left():
+    text = "int4{activations=dynamic,red=[op:MatMul]}"
+    assert not requests_of(rewritten(attending(), text).graph)

@@ -41,7 +41,8 @@ ACCUMULATE = "narrowpass.accumulate"
 
 ACTIVATIONS = "narrowpass.activations"
 """The key of a node's metadata that says how its activations are quantized: ``dynamic``, each row
-by its own range when it runs."""
+by its own range when it runs; or, of nodes without weights, that both operands of their matmuls may
+be rounded to ``bfloat16``."""
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 

@@ -24,6 +24,13 @@ have evicted it; they have not if the model is small.
 """
 
 _FLOAT = 4
+_PACKED_BYTES = 1 << 23
+"""Bytes of keys and values that are packed as bfloat16 at a time, of one head at least."""
+MOST_UNROUNDED_ROWS = 32
+"""Query rows of a head up to which attention is never rounded to bfloat16.
+
+Reading keys and values takes the time of so few, and they are read once, as they are stored.
+"""
 
 
 def attention(
@@ -44,6 +51,7 @@ def attention(
     causal: bool = False,
     window_size: int = 0,
     moves: bool = True,
+    rounded: bool = False,
 ) -> tuple[Any, int]:
     """Return the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
 
@@ -64,6 +72,8 @@ def attention(
         causal: whether keys behind a row's position are not seen.
         window_size: keys up to its position that are seen; 0 for all.
         moves: whether each row is at the next position; all are at one otherwise.
+        rounded: whether operands and weights of values are rounded to bfloat16 and multiplied by
+            tiles, where there are more rows than `MOST_UNROUNDED_ROWS`.
     """
     if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
         raise BackendError("the last axis of an operand of attention is not dense")
@@ -98,6 +108,10 @@ def attention(
     params.block, params.parts, params.part_rows = block, parts, part_rows
     params.target = kernels.code()
     params.thread_scratch = -(-scratch // _LINE) * _LINE
+    if rounded and rows > MOST_UNROUNDED_ROWS:
+        lib = extension().lib
+        params.packed_heads = lib.np_attention_bf16_heads(params, _PACKED_BYTES)
+        return params, int(lib.np_attention_bf16_bytes(params, threads))
     return params, threads * params.thread_scratch * 4
 
 
@@ -231,6 +245,9 @@ def narrow_attention(
         floats = extension().lib.np_chunked_floats(extension().ffi.addressof(inner), threads)
         return params, _FLOAT * int(floats)
     params.appended.at_once = False
+    if inner.packed_heads:
+        lib, ffi = extension().lib, extension().ffi
+        return params, int(lib.np_attention_bf16_bytes(ffi.addressof(inner), threads))
     upcast = inner.keys * (inner.depth + inner.values)
     inner.thread_scratch += -(-upcast // _LINE) * _LINE
     return params, _FLOAT * threads * inner.thread_scratch

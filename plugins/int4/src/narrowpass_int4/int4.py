@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError, UpgradeError, UsageError
+from narrowpass_int4.computed import request_rounded_attention
 from narrowpass_int4.matrices import label_of
 from narrowpass_int4.plan import Plan, Rules, plan
 from narrowpass_int4.rewriting import Options, Rewriting
@@ -58,7 +59,7 @@ class Int4(Pass):
             backend that can: the metadata ``narrowpass.activations`` of the node, or
             ``accuracy_level`` 4 of MatMulNBits. It takes half the time where arithmetic limits, and
             costs accuracy. Matmuls whose weights are integers already, as of a GGUF file, have the
-            request too.
+            request too, and attention between them may round its operands to bfloat16.
         red: nodes whose weights stay wide: globs of names, ``op:TYPE``.
         green: nodes whose weights are narrow also where a rule or `tolerance` would leave them.
         tolerance: the largest error of a layer over its signal, as root mean squares: of its
@@ -93,7 +94,8 @@ class Int4(Pass):
         """Quantize the weights of a model.
 
         Counters: ``int4`` and ``int8`` (weights), ``left`` (nodes that stay wide), ``rows`` (nodes
-        whose weights are integers already, and whose rows become int8).
+        whose weights are integers already, and whose rows become int8), ``rounded`` (nodes without
+        weights, whose operands may be bfloat16).
 
         Raises:
             PassError: the method needs data and there is none; the operator set is old and cannot
@@ -104,11 +106,16 @@ class Int4(Pass):
         result = self._quantized(model, ctx)
         if self.activations == "float":
             return result
-        requested = request_int8_rows(result.model, self.red, ctx)
-        if not requested:
+        notes = [result.summary]
+        if requested := request_int8_rows(result.model, self.red, ctx):
+            notes.append(
+                f"rows of {requested} matmuls with weights that are integers already become int8"
+            )
+        if not result.modified and not requested:
             return result
-        note = f"rows of {requested} matmuls with weights that are integers already become int8"
-        return PassResult(result.model, True, f"{result.summary}; {note}")
+        if rounded := request_rounded_attention(result.model, self.red, ctx):
+            notes.append(f"operands of {rounded} nodes without weights may be bfloat16")
+        return PassResult(result.model, True, "; ".join(notes))
 
     def _quantized(self, model: ir.Model, ctx: Context) -> PassResult:
         if self.method in ("gptq", "awq") and ctx.samples is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +30,9 @@ from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params, kernels
+
+_ROUNDED = ("bfloat16", "int8")
+"""Types of caches whose rows are rounded as bfloat16 is, or more: attention may round, too."""
 
 
 @record
@@ -104,6 +108,10 @@ class AppendedAttention(Computation):
     attention: Attention
     append: AppendRows
     columns: bool = False
+
+    def precision(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.precision`."""
+        return self.attention.precision(op, packed)
 
     def elastic(self) -> tuple[int, ...]:
         """See `Computation.elastic`: the columns of the mask."""
@@ -183,6 +191,8 @@ def appended_attention(
         return None
     if append.stored != other.stored:
         return None
+    if append.stored in _ROUNDED:
+        attention = dataclasses.replace(attention, rounded=True)
     columns = mask is not None and mask.shape is not None and mask.shape[-1] != 1
     return AppendedAttention(attention, append, columns), [*operands, length, keys.operands[1]]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.attention.cached import emit_attention
@@ -70,10 +71,21 @@ def _attention(op: Op, builder: Builder) -> None:
         visible=op.get("visible", False),
         causal=op.get("causal", False),
         window_size=op.get("window_size", 0),
+        rounded=_is_rounded(op),
         targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
     )
     wide = [mask for mask in masks if mask.shape is None or mask.shape[-1] != 1]
     emit_attention(attention, slots, builder, output, perm, next(iter(wide or masks), None))
+
+
+def _is_rounded(op: Op) -> bool:
+    """Return whether both matmuls accept rounded operands, or have operands of bfloat16 anyway."""
+    matmuls = [node for node in op.nodes if node.op_type == "MatMul"]
+    return bool(matmuls) and all(
+        node.metadata_props.get(ACTIVATIONS) == "bfloat16"
+        or all(value is not None and value.dtype == ir.DataType.BFLOAT16 for value in node.inputs)
+        for node in matmuls
+    )
 
 
 def _mask_slot(builder: Builder, masks: Sequence[ir.Value]) -> Slot:

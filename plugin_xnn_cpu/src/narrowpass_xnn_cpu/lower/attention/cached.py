@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -38,6 +39,10 @@ class CachedAttention(Computation):
     mnemonic = "cached_attention"
     kernel = "attention and caches"
     attention: Attention
+
+    def precision(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.precision`."""
+        return self.attention.precision(op, packed)
 
     def shape_values(self) -> tuple[str, ...]:
         """See `Computation.shape_values`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import attention_params
+from narrowpass_xnn_cpu.native import attention_params, target
 
 
 @record
@@ -43,6 +44,8 @@ class Attention(Computation):
             that caches had before, decides which keys it sees.
         causal: whether keys behind it are not seen.
         window_size: the number of keys up to it that are seen; 0 for all.
+        rounded: whether the model accepts operands and weights of values that are rounded to
+            bfloat16, as tiles of AMX multiply them.
     """
 
     mnemonic = "attention"
@@ -58,6 +61,18 @@ class Attention(Computation):
     visible: bool = False
     causal: bool = False
     window_size: int = 0
+    rounded: bool = False
+
+    def precision(self, op: LoweredOp, packed: Any) -> str:
+        """See `Computation.precision`."""
+        if not self.is_rounded:
+            return ""
+        return f"bfloat16 from {attention_params.MOST_UNROUNDED_ROWS + 1} rows on"
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether many rows are computed in bfloat16: the processor has tiles for it, too."""
+        return self.rounded and target.current().has_amx
 
     def shape_values(self) -> tuple[str, ...]:
         """See `Computation.shape_values`."""
@@ -127,6 +142,7 @@ class Attention(Computation):
             causal=self.causal,
             window_size=self.window_size,
             moves=moves,
+            rounded=self.is_rounded,
         )
         return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
 
