@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
     LIB.np_isa() < LIB.NP_TARGET_AVX512AMX, reason="no AMX in use on this processor"
 )
 
-ROWS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 47, 49, 100)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 49, 100)
 OUTPUTS = (1, 15, 16, 17, 31, 32, 33, 48, 65, 130)
 INPUTS = (1, 4, 5, 60, 64, 65, 68, 96, 100, 128, 384)
 

@@ -35,6 +35,20 @@ def test_rows_in_blocks_of_int8(bits, zeros, target):
             kernels.TARGET = before
 
 
+@pytest.mark.parametrize("target", ["best", "avx512vnni", "avx512", "avx2", "plain"])
+@pytest.mark.parametrize("zeros", [None, "packed", "floats"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_row_does_not_depend_on_how_many_there_are(bits, zeros, target, monkeypatch):
+    """The same bits alone and among others, up to 31 rows: GEMV, rows of a tile, groups of tiles."""
+    monkeypatch.setattr(kernels, "TARGET", target)
+    model, _, _ = nbits(bits, 32, zeros, 320, 70, bias=True, level=4)
+    x = rows_of(31, 320)
+    with compile_model(model) as program:
+        alone = np.concatenate([program.run({"x": x[i : i + 1]})["y"] for i in range(31)])
+        for rows in (*range(2, 13), 15, 16, 17, 24, 31):
+            np.testing.assert_array_equal(program.run({"x": x[:rows]})["y"], alone[:rows])
+
+
 @pytest.mark.parametrize("rows", [1, 7])
 def test_a_block_that_is_not_finite(rows):
     """Its row is NaN, and others are not touched."""
