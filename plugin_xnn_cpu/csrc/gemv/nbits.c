@@ -84,7 +84,8 @@ typedef struct {
   size_t own_scratch;
   const float *in;
   float *out;
-  float *other;         /* the second result where gated, else NULL */
+  int gated;
+  float *other;         /* where gated: the second result, of two that have a function each */
   const float *before;  /* residuals, of a single matmul, or NULL */
   const float *after;
   np_nbits_rows rows;   /* all sets, where they are quantized */
@@ -114,7 +115,7 @@ static np_nbits_job job_of(const task *t, size_t segment, float *out) {
   const struct np_nbits_params *p = &t->segments[segment];
   const size_t set = t->row_sets == 1 ? 0 : segment, row = set * p->rows;
   const size_t blocks = np_nbits_blocks(&p->matrix);
-  np_nbits_job job = {p, t->in + row * p->matrix.inputs, out, t->before, {NULL, NULL, NULL}};
+  np_nbits_job job = {p, t->in + row * p->matrix.inputs, out, t->before, {NULL, NULL, NULL}, 0};
   if (t->code.round != NULL) {
     job.rows.q = t->rows.q + row * np_nbits_bf16_width(&p->matrix) * sizeof(uint16_t);
   } else if (p->quantized) {
@@ -161,9 +162,20 @@ static void multiply(const task *t, size_t row, size_t rows, size_t first, size_
   multiply_rows(t->out + at, t->other + at, outputs, rows, count);
 }
 
+/* Of two matmuls whose results are multiplied, the one whose epilogue only clamps: its results can be
+ * multiplied as they are stored. 2 where there is none. */
+static size_t plain_of(const task *t) {
+  for (size_t i = 2; i-- > 0;) {
+    if (t->segments[i].epilogue.function == NP_EPILOGUE_CLAMP) return i;
+  }
+  return 2;
+}
+
 /* Panels `first` to `last` of one matmul, times up to NP_NBITS_GEMV_ROWS rows. */
-static void few(const task *t, size_t segment, float *out, size_t first, size_t last) {
-  const np_nbits_job job = job_of(t, segment, out);
+static void few(const task *t, size_t segment, float *out, size_t first, size_t last,
+                int multiplies) {
+  np_nbits_job job = job_of(t, segment, out);
+  job.multiplies = multiplies;
   t->code.few(&job, first, last);
   finish(&job, t->after, 0, job.params->rows, first, last);
 }
@@ -173,17 +185,18 @@ static void few_part(void *context, size_t thread, size_t index) {
   const task *t = context;
   const size_t first = index * t->part_panels;
   size_t left = np_min(t->part_panels, t->panels - first);
-  if (t->other != NULL) {
-    few(t, 0, t->out, first, first + left);
-    few(t, 1, t->other, first, first + left);
-    multiply(t, 0, t->segments[0].rows, first, first + left);
+  if (t->gated) {
+    const size_t plain = plain_of(t), last = first + left;
+    few(t, plain == 0, t->out, first, last, 0);
+    few(t, plain != 0, plain < 2 ? t->out : t->other, first, last, plain < 2);
+    if (plain == 2) multiply(t, 0, t->segments[0].rows, first, last);
     return;
   }
   position at = position_of(t, first);
   for (; left > 0; at.segment++, at.panel = 0) {
     const struct np_nbits_params *p = &t->segments[at.segment];
     const size_t count = np_min(left, np_nbits_panels(&p->matrix) - at.panel);
-    few(t, at.segment, at.out, at.panel, at.panel + count);
+    few(t, at.segment, at.out, at.panel, at.panel + count, 0);
     at.out += p->rows * p->matrix.outputs;
     left -= count;
   }
@@ -191,8 +204,9 @@ static void few_part(void *context, size_t thread, size_t index) {
 
 /* Panels `first` to `last` of one matmul, times rows. */
 static void many(const task *t, size_t segment, float *out, size_t first, size_t last, size_t row,
-                 size_t rows, uint8_t *scratch) {
-  const np_nbits_job job = job_of(t, segment, out);
+                 size_t rows, uint8_t *scratch, int multiplies) {
+  np_nbits_job job = job_of(t, segment, out);
+  job.multiplies = multiplies;
   if (t->code.many_panels != NULL) {
     t->code.many_panels(&job, first, last, row, rows, scratch);
   } else {
@@ -210,17 +224,18 @@ static void many_part(void *context, size_t thread, size_t index) {
   const size_t first = index % parts * t->many_panels;
   size_t left = np_min(t->many_panels, t->panels - first);
   uint8_t *scratch = t->scratch + thread * t->own_scratch;
-  if (t->other != NULL) {
-    many(t, 0, t->out, first, first + left, row, rows, scratch);
-    many(t, 1, t->other, first, first + left, row, rows, scratch);
-    multiply(t, row, rows, first, first + left);
+  if (t->gated) {
+    const size_t plain = plain_of(t), last = first + left;
+    many(t, plain == 0, t->out, first, last, row, rows, scratch, 0);
+    many(t, plain != 0, plain < 2 ? t->out : t->other, first, last, row, rows, scratch, plain < 2);
+    if (plain == 2) multiply(t, row, rows, first, last);
     return;
   }
   position at = position_of(t, first);
   for (size_t count; left > 0; left -= count, at.segment++, at.panel = 0) {
     const struct np_nbits_matrix *m = &t->segments[at.segment].matrix;
     count = np_min(left, np_nbits_panels(m) - at.panel);
-    many(t, at.segment, at.out, at.panel, at.panel + count, row, rows, scratch);
+    many(t, at.segment, at.out, at.panel, at.panel + count, row, rows, scratch, 0);
     at.out += p->rows * m->outputs;
   }
 }
@@ -321,6 +336,7 @@ int np_nbits_joined(np_job *job) {
   if (p->gated) {
     const size_t rows =
         first->quantized ? np_nbits_rows_size(&first->matrix, first->rows, 1) : 0;
+    t.gated = 1;
     t.panels = np_nbits_panels(&first->matrix);
     t.other = (float *)(void *)(job->scratch + rows);
   } else {

@@ -117,7 +117,7 @@ NP_INLINE void finish_rows(aside *a, size_t most) {
       const size_t count = columns_left(&p->matrix, column);
       vec x = load(b->acc + v * LANES);
       if (a->job->before != NULL) x += load_some(a->job->before + at, count);
-      store_some(a->job->out + at, clamp(x, p->epilogue.low, p->epilogue.high), count);
+      store_result(a->job, at, x, count);
     }
   }
   b->left -= rows;

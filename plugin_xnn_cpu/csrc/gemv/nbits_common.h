@@ -82,14 +82,20 @@ NP_INLINE void start_row(const np_nbits_job *job, const uint8_t *panel, size_t c
   }
 }
 
+/* The end of `count` finished accumulators: the result from element `at` on. */
+NP_INLINE void store_result(const np_nbits_job *job, size_t at, vec x, size_t count) {
+  const struct np_epilogue *e = &job->params->epilogue;
+  x = clamp(x, e->low, e->high);
+  if (job->multiplies) x *= load_some(job->out + at, count);
+  store_some(job->out + at, x, count);
+}
+
 NP_INLINE void store_row(const np_nbits_job *job, size_t column, size_t row, const vec *acc) {
-  const struct np_nbits_params *p = job->params;
-  const struct np_nbits_matrix *m = &p->matrix;
+  const struct np_nbits_matrix *m = &job->params->matrix;
   for (int v = 0; v < VECTORS; v++) {
     const size_t at = column + (size_t)v * LANES;
     if (at >= m->outputs) return;
-    const vec x = clamp(acc[v], p->epilogue.low, p->epilogue.high);
-    store_some(job->out + row * m->outputs + at, x, columns_left(m, at));
+    store_result(job, row * m->outputs + at, acc[v], columns_left(m, at));
   }
 }
 

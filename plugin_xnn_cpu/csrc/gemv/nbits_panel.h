@@ -36,6 +36,7 @@ typedef struct {
   float *out;
   const float *before; /* a residual that accumulators start from, or NULL */
   np_nbits_rows rows;  /* where these are quantized */
+  int multiplies;      /* whether results are multiplied with what `out` has */
 } np_nbits_job;
 
 NP_INLINE size_t np_nbits_blocks(const struct np_nbits_matrix *m) {
