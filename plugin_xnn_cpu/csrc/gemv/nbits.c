@@ -29,7 +29,7 @@ size_t np_nbits_rows_size(const struct np_nbits_matrix *m, size_t rows, size_t s
 size_t np_nbits_scratch_size(const struct np_nbits_matrix *m, size_t rows) {
   if (rows <= NP_NBITS_GEMV_ROWS) return 0;
   const size_t size =
-      np_nbits_piece_size(m) + np_nbits_row_stride(rows) * NP_NBITS_COLUMNS * sizeof(float);
+      np_nbits_piece_size(m) + np_nbits_row_stride(rows) * (NP_NBITS_COLUMNS + 1) * sizeof(float);
   return rows < MIN_BF16_ROWS ? size : np_max(size, np_nbits_bf16_scratch_size(rows));
 }
 

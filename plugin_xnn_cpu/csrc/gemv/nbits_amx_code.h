@@ -1,16 +1,14 @@
 /* Many rows of int8 times a panel, by tiles of AMX; gemv/nbits_int8_code.c includes this.
  *
- * A group has 16 rows and 16 columns, or 8 rows and all columns of a panel. Its float accumulators stay
- * in registers while blocks of K are multiplied one after the other: an instruction or a few of AMX for
- * each block and tile, whose accumulators are stored to L1, scaled and added. They are exact, and what is done with them is done as elsewhere:
+ * A tile has 16 rows and 16 columns. Its float accumulators stay in registers while blocks of K are
+ * multiplied one after the other: an instruction or a few of AMX for each block, whose accumulators
+ * are stored to L1, scaled and added. They are exact, and what is done with them is done as elsewhere:
  * the same bits. A piece of K is unpacked before for all rows, as much as L1 has room for. */
 #include "simd/amx.h"
 
-/* Fewer rows are computed by VNNI. */
-#define MIN_AMX_ROWS 5
-
-/* Rows up to which a group has all columns. */
-#define FEW_AMX_ROWS 8
+/* Fewer rows are computed by VNNI, whose highest tile has 12: with 8 rows it takes 0.7 to 0.8 of the
+ * time. */
+#define MIN_AMX_ROWS 13
 
 /* What is subtracted from unpacked weights so that a common zero point is 0, or -1 where the result is
  * no int8. */
@@ -57,7 +55,7 @@ NP_INLINE void unpack_piece(const struct np_nbits_matrix *m, const uint8_t *pane
   }
 }
 
-/* What the rows and columns of a group are multiplied from. */
+/* What 16 rows and 16 columns of a piece are multiplied from. */
 typedef struct {
   const int8_t *x; /* the rows, `width` apart */
   size_t width;
@@ -68,66 +66,34 @@ typedef struct {
   size_t stride;
 } amx_operands;
 
-/* DO(tile, c) for the accumulators of a block, by whether it is an even one, and its column tiles c. */
-#define EACH_AMX_TILE(DO, odd, columns) \
-  do {                                  \
-    if (columns == 1) {                 \
-      if (odd) DO(1, 0);                \
-      else DO(0, 0);                    \
-    } else if (odd) {                   \
-      DO(2, 0);                         \
-      DO(3, 1);                         \
-    } else {                            \
-      DO(0, 0);                         \
-      DO(1, 1);                         \
-    }                                   \
-  } while (0)
-
-/* Multiply the next block. */
-NP_INLINE void amx_multiply(const amx_piece *p, amx_operands *o, const int odd, const int columns,
-                            const int kind) {
+/* Multiply the next block: its accumulators are tile 0 or 1. */
+NP_INLINE void amx_multiply(const amx_piece *p, amx_operands *o, const int tile, const int kind) {
   const size_t weights_stride = COLUMNS * 4;
-#define NP_ZERO_TILE(tile, c) NP_AMX_ZERO(tile)
-  EACH_AMX_TILE(NP_ZERO_TILE, odd, columns);
-#undef NP_ZERO_TILE
+  if (tile == 0) NP_AMX_ZERO(0);
+  else NP_AMX_ZERO(1);
   for (size_t k = 0; k < p->steps; k++) {
     NP_AMX_LOAD(4, o->x, o->width);
     NP_AMX_LOAD(6, o->weights, weights_stride);
-    if (columns > 1) NP_AMX_LOAD(7, o->weights + LANES * NP_AMX_GROUP, weights_stride);
-#define NP_DOT_TILE(tile, c)                  \
-  if (c == 0) NP_AMX_DOT(kind, tile, 4, 6);   \
-  else NP_AMX_DOT(kind, tile, 4, 7)
-    EACH_AMX_TILE(NP_DOT_TILE, odd, columns);
-#undef NP_DOT_TILE
+    if (tile == 0) NP_AMX_DOT(kind, 0, 4, 6);
+    else NP_AMX_DOT(kind, 1, 4, 6);
     o->x += p->groups * NP_AMX_GROUP;
     o->weights += p->groups * weights_stride;
   }
 }
 
-/* Store the accumulators of a block: [rows][columns][LANES]. */
-NP_INLINE void amx_store(int32_t *acc32, const int odd, const int columns) {
-  const size_t stride = (size_t)columns * LANES * sizeof *acc32;
-#define NP_STORE_TILE(tile, c) NP_AMX_STORE(tile, acc32 + c * LANES, stride)
-  EACH_AMX_TILE(NP_STORE_TILE, odd, columns);
-#undef NP_STORE_TILE
-}
-
-/* Scale the accumulators of the next block and add them: acc[row][column]. */
-NP_INLINE void amx_add(amx_operands *o, const int32_t *acc32, vec *acc, const int common,
-                       const int rows, const int columns) {
-  float less[NP_AMX_ROWS] __attribute__((aligned(64)));
-  if (!common) store(less, -load(o->row_scales) * floats(*(const ivec *)o->row_sums));
-  UNROLL for (int c = 0; c < columns; c++) {
-    const vec scale = load(o->scales + c * LANES);
-    UNROLL for (int r = 0; r < rows; r++) {
-      const int at = r * columns + c;
-      const ivec whole = *(const ivec *)(acc32 + at * LANES);
-      acc[at] = multiply_add(floats(whole) * scale, broadcast(o->row_scales[r]), acc[at]);
-    }
-    if (common) continue;
-    const vec moved = load(o->scales + COLUMNS + c * LANES);
-    UNROLL for (int r = 0; r < rows; r++) {
-      acc[r * columns + c] = multiply_add(moved, broadcast(less[r]), acc[r * columns + c]);
+/* Scale the accumulators of the next block and add them. */
+NP_INLINE void amx_add(amx_operands *o, const int32_t *acc32, vec *acc, const int common) {
+  const vec scale = load(o->scales);
+  UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
+    const ivec whole = *(const ivec *)(acc32 + r * LANES);
+    acc[r] = multiply_add(floats(whole) * scale, broadcast(o->row_scales[r]), acc[r]);
+  }
+  if (!common) {
+    float less[NP_AMX_ROWS] __attribute__((aligned(64)));
+    store(less, -load(o->row_scales) * floats(*(const ivec *)o->row_sums));
+    const vec moved = load(o->scales + COLUMNS);
+    UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
+      acc[r] = multiply_add(moved, broadcast(less[r]), acc[r]);
     }
   }
   o->scales += 2 * COLUMNS;
@@ -135,42 +101,36 @@ NP_INLINE void amx_add(amx_operands *o, const int32_t *acc32, vec *acc, const in
   o->row_sums += o->stride;
 }
 
-/* A group of `rows` rows from `row` on times `columns` tiles of columns of a piece: to `to`, rows of
- * COLUMNS, from the row `from` of them on. While a block is multiplied, the accumulators of the one
- * before are stored, and those of the one before that are added: nothing waits for what was begun last. */
-NP_INLINE void amx_group(const np_nbits_job *job, const amx_piece *p, size_t row, size_t column,
-                         float *to, size_t from, const int common, const int kind, const int rows,
-                         const int columns) {
+/* 16 rows from `row` on times 16 columns of a piece: to `to`, rows of COLUMNS, from the row `from` of
+ * them on. While a block is multiplied, the accumulators of the one before are stored, and those of
+ * the one before that are added: nothing waits for what was begun last. */
+NP_INLINE void amx_tile(const np_nbits_job *job, const amx_piece *p, size_t row, size_t column,
+                        float *to, size_t from, const int common, const int kind) {
   const struct np_nbits_matrix *m = &job->params->matrix;
   const size_t width = np_nbits_blocks(m) * m->block, blocks = p->blocks;
   const size_t stride = np_nbits_row_stride(job->params->rows);
   amx_operands o = {
       .x = job->rows.q + row * width + p->first * m->block,
       .width = width,
-      .weights = p->weights + column * NP_AMX_GROUP,
+      .weights = p->weights + column * 4,
       .scales = p->scales + column,
       .row_scales = job->rows.scales + p->first * stride + row,
       .row_sums = job->rows.row_sums + p->first * stride + row,
       .stride = stride,
   };
-  /* Rows that there are not stay 0. */
-  int32_t acc32[2][NP_AMX_ROWS * LANES] __attribute__((aligned(64))) = {{0}};
+  int32_t acc32[2][NP_AMX_ROWS * LANES] __attribute__((aligned(64)));
   vec acc[NP_AMX_ROWS];
-  UNROLL for (int i = 0; i < rows * columns; i++) {
-    acc[i] = load(to + i / columns * COLUMNS + i % columns * LANES);
-  }
+  UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) acc[r] = load(to + r * COLUMNS);
   for (size_t b = 0; b < blocks + 2; b += 2) {
-    if (b < blocks) amx_multiply(p, &o, 0, columns, kind);
-    if (b > 0 && b <= blocks) amx_store(acc32[1], 1, columns);
-    if (b > 1) amx_add(&o, acc32[0], acc, common, rows, columns);
-    if (b + 1 < blocks) amx_multiply(p, &o, 1, columns, kind);
-    if (b < blocks) amx_store(acc32[0], 0, columns);
-    if (b > 0 && b <= blocks) amx_add(&o, acc32[1], acc, common, rows, columns);
+    if (b < blocks) amx_multiply(p, &o, 0, kind);
+    if (b > 0 && b <= blocks) NP_AMX_STORE(1, acc32[1], (size_t)64);
+    if (b > 1) amx_add(&o, acc32[0], acc, common);
+    if (b + 1 < blocks) amx_multiply(p, &o, 1, kind);
+    if (b < blocks) NP_AMX_STORE(0, acc32[0], (size_t)64);
+    if (b > 0 && b <= blocks) amx_add(&o, acc32[1], acc, common);
   }
-  UNROLL for (int i = 0; i < rows * columns; i++) {
-    if ((size_t)(i / columns) >= from) {
-      store(to + i / columns * COLUMNS + i % columns * LANES, acc[i]);
-    }
+  UNROLL for (int r = 0; r < NP_AMX_ROWS; r++) {
+    if ((size_t)r >= from) store(to + r * COLUMNS, acc[r]);
   }
 }
 
@@ -178,16 +138,12 @@ NP_INLINE void amx_group(const np_nbits_job *job, const amx_piece *p, size_t row
  * results are left as they are. */
 NP_INLINE void amx_rows(const np_nbits_job *job, const amx_piece *p, size_t row, size_t rows,
                         float *results, const int common, const int kind) {
-  if (rows <= FEW_AMX_ROWS) {
-    amx_group(job, p, row, 0, results, 0, common, kind, FEW_AMX_ROWS, 2);
-    return;
-  }
   for (size_t done = 0; done < rows; done += NP_AMX_ROWS) {
     const size_t last = rows < NP_AMX_ROWS ? 0 : rows - NP_AMX_ROWS;
     const size_t first = np_min(done, last);
     for (size_t column = 0; column < COLUMNS; column += LANES) {
-      amx_group(job, p, row + first, column, results + first * COLUMNS + column, done - first,
-                common, kind, NP_AMX_ROWS, 1);
+      amx_tile(job, p, row + first, column, results + first * COLUMNS + column,
+               done - first, common, kind);
     }
   }
 }

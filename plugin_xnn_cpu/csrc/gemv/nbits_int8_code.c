@@ -215,6 +215,7 @@ typedef struct {
   const int8_t *x;        /* of the first row */
   const int32_t *row_sums; /* of the rows, and their scales */
   const float *row_scales;
+  const float *less;   /* both multiplied, negative */
   const float *scales; /* of columns */
   const float *moved;  /* zero points times scales */
   size_t width;   /* of a row */
@@ -274,10 +275,7 @@ NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const i
       const float row_scale = t->row_scales[r];
       vec acc = load(to);
       acc = multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc);
-      if (!common) {
-        const float less = -row_scale * (float)t->row_sums[r];
-        acc = multiply_add(moved, broadcast(less), acc);
-      }
+      if (!common) acc = multiply_add(moved, broadcast(t->less[r]), acc);
       store(to, acc);
     }
   }
@@ -292,6 +290,7 @@ NP_INLINE void tiles(const struct np_nbits_matrix *m, tile_view t, size_t rows, 
     t.x += ROWS * t.width;                \
     t.row_sums += ROWS;                   \
     t.row_scales += ROWS;                 \
+    t.less += ROWS;                       \
     t.to += ROWS * COLUMNS;               \
   }
   TILES(TILE_ROWS)
@@ -319,8 +318,8 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
   const size_t groups = m->block / 4, piece = groups * TILE_VECTORS * LANES * 4;
   const size_t words = m->block * (size_t)m->bits / 32;
   const int common = m->zeros == NP_NBITS_ZEROS_COMMON;
-  float *results = (float *)scratch;
-  uint8_t *weights = scratch + np_nbits_row_stride(rows) * COLUMNS * sizeof(float);
+  float *results = (float *)scratch, *less = results + np_nbits_row_stride(rows) * COLUMNS;
+  uint8_t *weights = (uint8_t *)(less + np_nbits_row_stride(rows));
   start_rows(job, panel, row, rows, results);
 #if HAS_AMX
   const size_t tile_groups = amx_groups(m, rows);
@@ -342,13 +341,18 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
     if (m->bits == 2) unpack(b.words, words, weights, piece, 2);
     else if (m->bits == 4) unpack(b.words, words, weights, piece, 4);
     else unpack(b.words, words, weights, piece, 8);
+    const size_t at = number * np_nbits_row_stride(p->rows) + row;
+    for (size_t r = 0; !common && r < rows; r += LANES) {
+      const vec sums = floats(*(const ivec *)(job->rows.row_sums + at + r));
+      store(less + r, -load(job->rows.scales + at + r) * sums);
+    }
     for (size_t column = 0; column < COLUMNS; column += TILE_VECTORS * LANES) {
-      const size_t at = number * np_nbits_row_stride(p->rows) + row;
       const tile_view t = {
           .weights = weights + column / (TILE_VECTORS * LANES) * piece,
           .x = job->rows.q + row * width + number * m->block,
           .row_sums = job->rows.row_sums + at,
           .row_scales = job->rows.scales + at,
+          .less = less,
           .scales = scales + column,
           .moved = moved + column,
           .width = width,
