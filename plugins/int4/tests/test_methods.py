@@ -17,7 +17,7 @@ from narrowpass_int4.methods.descent import descend
 from narrowpass_int4.methods.gptq import gptq
 from narrowpass_int4.methods.hqq import half_quadratic, norm_error
 from narrowpass_int4.methods.search import least_squares, round_to_nearest, squared_error
-from narrowpass_int4.rewriting import LARGEST_OF_FLOAT16, LEAST_OF_FLOAT16
+from narrowpass_int4.settings import LARGEST_OF_FLOAT16, LEAST_OF_FLOAT16
 from narrowpass_int4.storage.packing import QdqPacker
 from narrowpass_int4.storage.pieces import Layout, survey
 

@@ -10,7 +10,7 @@ from int4_kit import build, constants, floats
 from test_data import gated, samples
 
 import narrowpass
-import narrowpass_int4.rewriting as rewriting
+import narrowpass_int4.data.observation as observation
 from narrowpass.errors import PassError
 from narrowpass_int4.data import states
 from narrowpass_int4.data.hessian import Hessian
@@ -93,7 +93,7 @@ def test_values_on_disk_change_nothing(monkeypatch):
     proto, data = gated(), samples(3)
     text = "int4{method=gptq,head=int4}"
     right = constants(ir.to_proto(build(proto, text, data).methods["main"]))
-    monkeypatch.setattr(rewriting, "memory_limit", lambda: 0)
+    monkeypatch.setattr(observation, "memory_limit", lambda: 0)
     got = constants(ir.to_proto(build(proto, text, data).methods["main"]))
     assert list(got) == list(right)
     assert all(same(got[name], right[name]) for name in right)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass.framework.classify import matching_nodes
@@ -22,6 +23,8 @@ from narrowpass_ir.constants import constant_tensor
 
 if TYPE_CHECKING:
     from narrowpass import Context
+
+Array = np.ndarray[Any, Any]
 
 LEAST_ELEMENTS = 1024
 """A weight with fewer elements saves less than what its scales and nodes cost."""
@@ -69,6 +72,24 @@ class Job:
     axis: int = 0
     place: int = 0
     green: bool = False
+
+    @property
+    def tensor(self) -> ir.TensorProtocol:
+        """The constant's tensor."""
+        tensor = constant_tensor(self.weight)
+        if tensor is None:
+            raise ValueError(f"{self.weight.name!r} is no constant")
+        return tensor
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The constant's shape."""
+        return tuple(int(size) for size in self.tensor.shape.numpy())
+
+    def rows(self) -> Array:
+        """Return the weight as float32 [N, K]."""
+        array = self.tensor.numpy().astype(np.float32)
+        return array if self.axis == 1 else np.ascontiguousarray(array.T)
 
     @property
     def nodes(self) -> list[ir.Node]:
@@ -173,15 +194,10 @@ def _settle(
     other = other_readers(weight, job.matrices, job.gathers)
     if other:
         return "rule", f"{other} reads {weight.name!r} too, and needs it as it is"
-    size = math.prod(_dims(job))
+    size = math.prod(job.dims)
     if size < LEAST_ELEMENTS and not job.green:
         return "rule", f"its weight {weight.name!r} has only {size} elements"
     return None
-
-
-def _dims(job: Job) -> tuple[int, ...]:
-    tensor = constant_tensor(job.weight)
-    return () if tensor is None else tuple(int(size) for size in tensor.shape.numpy())
 
 
 def _selected(
