@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from narrowpass.errors import DataError
 from narrowpass_int4.matrices import Matrix
 from narrowpass_int4.methods.compensation import compensation
 from narrowpass_int4.methods.curvature import Curvature
+from narrowpass_int4.threads import workers
+from narrowpass_reference import blas_threads
 
 Array = np.ndarray[Any, Any]
 
@@ -98,14 +101,40 @@ class Hessian:
         if not self._waiting:
             return
         narrow = _joined([columns for columns, _ in self._waiting])
-        # A matrix times its own transpose is one call of SYRK: half the operations.
-        self._matrix += narrow.T @ narrow
         self._magnitude += np.abs(narrow).sum(axis=0)
         compared = [floats for _, floats in self._waiting if floats is not None]
-        if self._cross is not None and compared:
-            self._cross += narrow.T @ _joined(compared)
+        wide = _joined(compared) if self._cross is not None and compared else None
+        for own, cross in _multiplied(narrow, wide):
+            self._matrix += own
+            if self._cross is not None and cross is not None:
+                self._cross += cross
         self._waiting.clear()
         self._elements = 0
+
+
+def _multiplied(narrow: Array, wide: Array | None) -> list[tuple[Array, Array | None]]:
+    """Return matrices that add up to ``X · Xᵀ`` and to ``X · Fᵀ``, float32 [K, K].
+
+    Each thread multiplies columns of its own, by a BLAS with one thread: that of OpenBLAS divides
+    a matmul with K of 576 so finely that two threads take longer than one.
+
+    Args:
+        narrow: float32 [count, K], the columns of X.
+        wide: float32 [count, K], those of F; None without.
+    """
+
+    def multiply(part: slice) -> tuple[Array, Array | None]:
+        columns = narrow[part]
+        # A matrix times its own transpose is one call of SYRK: half the operations.
+        return columns.T @ columns, None if wide is None else columns.T @ wide[part]
+
+    count = len(narrow)
+    share = -(-count // workers())
+    if narrow.shape[1] > _DOUBLE or share == count:
+        return [multiply(slice(None))]
+    parts = [slice(first, first + share) for first in range(0, count, share)]
+    with blas_threads(1), ThreadPoolExecutor(len(parts)) as pool:
+        return list(pool.map(multiply, parts))
 
 
 def _joined(parts: list[Array]) -> Array:

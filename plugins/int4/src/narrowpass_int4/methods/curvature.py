@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from narrowpass_int4.threads import threads_for
+
 Array = np.ndarray[Any, Any]
 
 DAMPING = 0.01
@@ -69,14 +71,15 @@ class Curvature:
         damped = self._hessian.copy()
         damped[place, place] += np.where(self.diagonal == 0, self._mean, 0.0) + DAMPING * self._mean
         damped = damped[np.ix_(self.order, self.order)]
-        for _ in range(8):
-            try:
-                # With rows and columns reversed, a lower factor becomes an upper one.
-                lower = np.linalg.cholesky(damped[::-1, ::-1])
-            except np.linalg.LinAlgError:
-                damped[place, place] += 10 * DAMPING * self._mean
-                continue
-            return inverse_of_upper(lower[::-1, ::-1]).astype(np.float32)
+        with threads_for(self.size):
+            for _ in range(8):
+                try:
+                    # With rows and columns reversed, a lower factor becomes an upper one.
+                    lower = np.linalg.cholesky(damped[::-1, ::-1])
+                except np.linalg.LinAlgError:
+                    damped[place, place] += 10 * DAMPING * self._mean
+                    continue
+                return inverse_of_upper(lower[::-1, ::-1]).astype(np.float32)
         raise ValueError("the Hessian cannot be factored")
 
 

@@ -10,6 +10,7 @@ from narrowpass_int4.grid import Grid
 from narrowpass_int4.layers import Choose, choice, output_powers, to_blocks
 from narrowpass_int4.methods.curvature import Curvature
 from narrowpass_int4.methods.descent import descend
+from narrowpass_int4.threads import threads_for
 
 Array = np.ndarray[Any, Any]
 
@@ -47,8 +48,10 @@ def gptq(curvature: Curvature, grid: Grid, block: int) -> Choose:
             raise ValueError("GPTQ needs all elements of a row")
         found = [by_error(rows, 0), nearest(rows, 0)]
         _, scale, zero = found[0]
-        integers = _compensated(rows, scale, zero, grid, block, curvature.factor, curvature.order)
-        integers, scale = descend(rows, integers, scale, grid, block, zero, curvature.damped)
+        factor, order = curvature.factor, curvature.order
+        with threads_for(len(rows)):
+            integers = _compensated(rows, scale, zero, grid, block, factor, order)
+            integers, scale = descend(rows, integers, scale, grid, block, zero, curvature.damped)
         found.insert(0, (integers, scale, zero))
         return _best(rows, found, grid, block, curvature.damped)
 
