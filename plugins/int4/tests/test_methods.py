@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from narrowpass_int4.grid import Grid
 from narrowpass_int4.layers import choice, output_powers, quantize, to_blocks
 from narrowpass_int4.methods.awq import lost_outputs, search_factors
-from narrowpass_int4.methods.compensation import compensation
+from narrowpass_int4.methods.compensation import DAMPING, compensation
 from narrowpass_int4.methods.curvature import Curvature, inverse_of_upper
 from narrowpass_int4.methods.descent import descend
 from narrowpass_int4.methods.gptq import gptq
@@ -262,6 +262,16 @@ def test_gptq_compensates_what_earlier_layers_lost():
         losses.append(np.square(narrow.astype(np.float64) @ values.T - right).sum())
     assert losses[0] < 0.5 * losses[1]
     np.testing.assert_allclose(rows @ compensation(hessian, hessian), rows, atol=1e-4)
+
+
+def test_compensation_solves_the_ridge_equations():
+    rng = np.random.default_rng(11)
+    x, f = rng.standard_normal((2, 400, 150)) @ rng.standard_normal((150, 150))
+    hessian, cross = x.T @ x, x.T @ f
+    ridge = DAMPING * np.diag(hessian).mean() * np.eye(150)
+    right = np.linalg.solve(hessian + ridge, cross + ridge).T
+    # Both are float64; the result is rounded to float32.
+    np.testing.assert_allclose(compensation(hessian, cross), right, rtol=1e-6, atol=1e-7)
 
 
 def test_descent_does_not_fit_chance():

@@ -117,11 +117,12 @@ def test_samples_may_reuse_their_arrays():
 
 
 def test_many_samples_are_one_matmul(monkeypatch):
-    """However many are collected, the matrices are those of all columns."""
+    """However many are collected, and threads share them, the matrices are those of all columns."""
     parts = [(floats(5, 8), floats(5, 8)) for _ in range(7)]
     x, f = (np.concatenate(each).astype(np.float64) for each in zip(*parts, strict=True))
-    for at_once in (1, 100, 1 << 22):
+    for at_once, threads in ((1, 2), (100, 1), (100, 3), (1 << 22, 2), (1 << 22, 4)):
         monkeypatch.setattr("narrowpass_int4.data.hessian.AT_ONCE", at_once)
+        monkeypatch.setattr("narrowpass_int4.data.hessian.workers", lambda threads=threads: threads)
         hessian = Hessian(8, "x", compared=True)
         for columns, compared in parts:
             hessian.add(columns, "a sample", compared)
