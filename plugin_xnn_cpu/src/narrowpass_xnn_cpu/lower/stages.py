@@ -29,7 +29,8 @@ from narrowpass_planning.partitioner.assign import assign
 from narrowpass_planning.partitioner.assignment import Assignment, Target
 from narrowpass_planning.partitioner.schedule import schedule
 from narrowpass_planning.program.lowering import Source
-from narrowpass_planning.program.units import is_native, outputs_of, shape_node
+from narrowpass_planning.program.shape_nodes import shape_node
+from narrowpass_planning.program.units import is_native, outputs_of
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.fusion.operations import operations

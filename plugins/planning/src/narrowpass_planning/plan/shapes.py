@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from narrowpass_planning.plan.step import Array, Shape
@@ -27,6 +28,21 @@ class Shapes:
         return self._constants[name] if found is None else found
 
 
+@dataclass(frozen=True)
+class ShapeSource:
+    """What a shape node was built from, as plain data from which it can be built again.
+
+    Attributes:
+        node: a serialized ``NodeProto``.
+        version: of the operator set.
+        dtypes: numbers of the element types of inputs and outputs; None where one is not known.
+    """
+
+    node: bytes
+    version: int
+    dtypes: tuple[int | None, ...]
+
+
 class ShapeNode:
     """Shape arithmetic: a node that is evaluated when shapes change, not in each run.
 
@@ -36,6 +52,7 @@ class ShapeNode:
         outputs: names of its outputs.
         by_shape: whether it reads the inputs' shapes, as Shape does, not their elements.
         evaluate: returns the outputs from the inputs, or from their shapes.
+        source: what it was built from; None where it cannot be built again from plain data.
     """
 
     def __init__(
@@ -45,11 +62,13 @@ class ShapeNode:
         outputs: Sequence[str],
         by_shape: bool,
         evaluate: Callable[[Sequence[Any]], Sequence[Array]],
+        source: ShapeSource | None = None,
     ) -> None:
         self.name = name
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.by_shape = by_shape
+        self.source = source
         self._evaluate = evaluate
         self._known: list[Any] | None = None
 

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from narrowpass.runtime.backend import CompileOptions
 from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.state.plain import states_of
 from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.verify import Signature
 from narrowpass_planning.program.compiler import MethodCompiler
 from narrowpass_planning.program.models import forget_weights, inferred
+from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.state.appending import append_in_place
 from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.state.group_query import mark_appended
 from narrowpass_planning.state.method import AppendingMethod
 from narrowpass_planning.weights import names
-from narrowpass_planning.weights.cache import WeightsCache
-from narrowpass_planning.weights.packer import Packer
 from narrowpass_planning.weights.packing import packing
 from narrowpass_planning.weights.session import Session
 
 if TYPE_CHECKING:
-    from narrowpass.bundle import Bundle
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What a program's methods are compiled from.
-
-    Attributes:
-        bundle: with the models.
-        options: of the program.
-        cache: of packed weights.
-        packer: identifies the packing code.
-    """
-
-    bundle: Bundle
-    options: CompileOptions
-    cache: WeightsCache[Any]
-    packer: Packer
+    from narrowpass_planning.program.method import Method
 
 
 class AppendingMethods:
@@ -59,7 +39,18 @@ class AppendingMethods:
     def __init__(self, sources: Sources, compiler: MethodCompiler) -> None:
         self._sources, self._compiler = sources, compiler
         self._compiled: dict[str, dict[str, AppendingMethod] | AppendError] = {}
-        self._packed: list[Session | None] = []  # weights stay as long as their session
+        self._sessions: list[Session] = []  # weights stay as long as their session
+
+    @property
+    def compiled(self) -> list[Method]:
+        """The methods that are compiled, for each type of elements."""
+        groups = [found for found in self._compiled.values() if not isinstance(found, AppendError)]
+        return [each.method for found in groups for each in found.values()]
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """The sessions of the weights cache that hold their weights."""
+        return self._sessions
 
     def stored_as(self, dtype: str) -> dict[str, AppendingMethod] | AppendError:
         """Return the methods that append to caches with elements of type `dtype`, by their names.
@@ -87,7 +78,8 @@ class AppendingMethods:
                 method = self._method(name, model, dtype, session, contents)
                 if method is not None:
                     found[name] = method
-            self._packed.append(session)
+        if session is not None:
+            self._sessions.append(session)
         if not found:
             self._check_fixed()
         if len({frozenset(method.caches) for method in found.values()}) > 1:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.runtime.backend import NodePlan
 from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.host.control_flow import ControlFlow
@@ -23,7 +25,9 @@ from narrowpass_planning.plan.shapes import Shapes
 from narrowpass_planning.plan.step import Times
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.explain import plans_of_units, plans_of_weights
+from narrowpass_planning.program.lowering import StepMeter
 from narrowpass_planning.program.units import compile_units
+from narrowpass_planning.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
 
@@ -32,14 +36,14 @@ class CompiledGraph:
     """A compiled graph, for one choice of the branches that depend on shapes.
 
     Args:
-        name: the method's.
-        model: with types and shapes inferred; not changed, and not needed afterwards.
-        kept: names of values to keep readable.
-        observed: names of values that meters read in place.
-        overridden: inputs that are fed in each run although they have defaults.
-        context: of the program.
+        units: partitions and host units, in order.
+        constants: that a run reads without packing, by name.
+        plans: what runs each node.
+        meters: steps that measure values in place, by the value's name.
 
     Attributes:
+        units: partitions and host units, in order.
+        constants: that a run reads without packing, by name.
         plans: what runs each node.
         meters: steps that measure values in place, by the value's name.
         alone: whether it is one partition and nothing else.
@@ -47,45 +51,25 @@ class CompiledGraph:
 
     def __init__(
         self,
-        name: str,
-        model: ir.Model,
-        kept: Sequence[str],
-        observed: Sequence[str],
-        overridden: frozenset[str],
-        context: CompileContext,
+        units: Sequence[Partition | HostUnit],
+        constants: Mapping[str, Weight],
+        plans: Sequence[NodePlan],
+        meters: Mapping[str, StepMeter] = MappingProxyType({}),
     ) -> None:
-        graph, lowering = model.graph, context.lowering
-        identities = None if context.session is None else context.identities
-        facts = Facts(graph, kept, overridden, identities, observed)
-        version = _version(model)
-        derive_constants(graph, facts, version)
-        assigned = assign(lowering.operations(graph, facts, model, version), facts, lowering.reason)
-        units = schedule(assigned)
-        self._units = compile_units(name, units, facts, model, context)
-        needed = {name for unit in self._units for name in unit.reads}
-        self.meters = {
-            value: meter
-            for partition in self.partitions
-            for value, meter in lowering.meters(partition).items()
-        }
-        self._constants = _Constants(facts, needed | facts.needed)
-        self.plans = (
-            *plans_of_units(name, units, self._units, lowering),
-            *plans_of_weights(name, assigned, lowering),
-        )
-        self._fresh = frozenset(
-            output for unit in self._units if isinstance(unit, Partition) for output in unit.outputs
-        )
+        self.units, self.constants = tuple(units), constants
+        self.plans, self.meters = tuple(plans), meters
+        self._constants = _Constants(constants)
+        self._fresh = frozenset(output for unit in self.partitions for output in unit.outputs)
         self._flow = [
             item
-            for unit in self._units
+            for unit in self.units
             if isinstance(unit, HostUnit)
             for item in unit.items
             if isinstance(item, ControlFlow)
         ]
         self._shapes = Shapes(self._constants)
         self.alone = len(self.partitions) == 1 and all(
-            isinstance(unit, Partition) or not unit.computes for unit in self._units
+            isinstance(unit, Partition) or not unit.computes for unit in self.units
         )
 
     @property
@@ -98,7 +82,7 @@ class CompiledGraph:
     @property
     def partitions(self) -> list[Partition]:
         """The native partitions, in order."""
-        return [unit for unit in self._units if isinstance(unit, Partition)]
+        return [unit for unit in self.units if isinstance(unit, Partition)]
 
     def run(
         self,
@@ -119,7 +103,7 @@ class CompiledGraph:
         for name, value in feeds.items():
             if isinstance(value, np.ndarray):
                 known[name] = value.shape
-        for unit in self._units:
+        for unit in self.units:
             unit.run(values, shapes, pool, out, times)
         return {name: values[name] if name in values else self._read(name) for name in wanted}
 
@@ -165,7 +149,7 @@ class CompiledGraph:
             shapes.shapes[name] = value.shape
         computed: set[str] = set()
         bound = None
-        for unit in self._units:
+        for unit in self.units:
             if isinstance(unit, Partition):
                 bound = unit.bind(feeds, shapes, pool)
                 computed = set(unit.outputs)
@@ -181,12 +165,55 @@ class CompiledGraph:
         return self._constants[name] if found is None else found
 
 
-class _Constants(Mapping[str, Array]):
-    """Constants by name, computed on the first access; only those that a run reads."""
+def compile_graph(
+    name: str,
+    model: ir.Model,
+    kept: Sequence[str],
+    observed: Sequence[str],
+    overridden: frozenset[str],
+    context: CompileContext,
+) -> CompiledGraph:
+    """Compile a graph.
 
-    def __init__(self, facts: Facts, names: Iterable[str]) -> None:
-        known = facts.constants()
-        self._weights = {name: facts.stored(known[name]) for name in names if name in known}
+    Args:
+        name: the method's.
+        model: with types and shapes inferred; not changed, and not needed afterwards.
+        kept: names of values to keep readable.
+        observed: names of values that meters read in place.
+        overridden: inputs that are fed in each run although they have defaults.
+        context: of the program.
+    """
+    graph, lowering = model.graph, context.lowering
+    identities = None if context.session is None else context.identities
+    facts = Facts(graph, kept, overridden, identities, observed)
+    version = _version(model)
+    derive_constants(graph, facts, version)
+    assigned = assign(lowering.operations(graph, facts, model, version), facts, lowering.reason)
+    units = schedule(assigned)
+    compiled = compile_units(name, units, facts, model, context)
+    needed = {name for unit in compiled for name in unit.reads} | facts.needed
+    known = facts.constants()
+    return CompiledGraph(
+        compiled,
+        {name: facts.stored(known[name]) for name in needed if name in known},
+        (
+            *plans_of_units(name, units, compiled, lowering),
+            *plans_of_weights(name, assigned, lowering),
+        ),
+        {
+            value: meter
+            for unit in compiled
+            if isinstance(unit, Partition)
+            for value, meter in lowering.meters(unit).items()
+        },
+    )
+
+
+class _Constants(Mapping[str, Array]):
+    """Constants by name, computed on the first access."""
+
+    def __init__(self, weights: Mapping[str, Weight]) -> None:
+        self._weights = weights
         self._arrays: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:

@@ -12,7 +12,7 @@ from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Lowering
-from narrowpass_planning.program.method import Method, compile_body
+from narrowpass_planning.program.method import Method, compile_body, compile_method
 from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.weights.session import Session
 
@@ -59,14 +59,20 @@ class MethodCompiler:
         """
         if session is not None:
             session.label = name
-        workspace = self._shared or self._new_workspace()
-        context = CompileContext(self.lowering, workspace, compile_body, session, identities)
+        context = self.context(session, identities)
         try:
-            return Method(name, model, self._keep, overridden, context, observe=self._observe)
+            return compile_method(
+                name, model, self._keep, overridden, context, observe=self._observe
+            )
         except AppendError as error:
             raise AppendError(f"method {name!r}: {error}") from error
         except BackendError as error:
             raise BackendError(f"method {name!r}: {error}") from error
+
+    def context(self, session: Session | None, identities: Mapping[int, str]) -> CompileContext:
+        """Return the context of a method, with the workspace that it computes in."""
+        workspace = self._shared or self._new_workspace()
+        return CompileContext(self.lowering, workspace, compile_body, session, identities)
 
     def _new_workspace(self) -> Workspace:
         return Workspace(self.lowering.executor.extra_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.step import Times
-from narrowpass_planning.program.compiled_graph import CompiledGraph
+from narrowpass_planning.program.compiled_graph import CompiledGraph, compile_graph
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Lowering
 
@@ -31,61 +32,55 @@ _MAX_SPECIALIZATIONS = 8
 """Compiled graphs of one method; beyond them, one graph with its Ifs replaces them."""
 
 
+@dataclass(frozen=True)
+class Interface:
+    """What callers of a method know of it.
+
+    Attributes:
+        name: the method's.
+        checker: of its feeds.
+        outputs: names of its outputs.
+        types: of the outputs, and of kept values that a run can return, by name.
+        known: names of all values of the graph.
+        defaults: names of the inputs that have defaults.
+        observable: names of the values that `Method.observe` accepts.
+    """
+
+    name: str
+    checker: FeedChecker
+    outputs: tuple[str, ...]
+    types: Mapping[str, ir.TypeProtocol | None]
+    known: frozenset[str]
+    defaults: frozenset[str] = frozenset()
+    observable: frozenset[str] = frozenset()
+
+
 class Method:
     """A compiled method of a bundle. Several threads may run it; they take turns.
 
     Args:
-        name: the method's.
-        model: with types and shapes inferred; not changed.
-        kept: names of values to keep readable.
-        overridden: inputs that are fed in each run although they have defaults. The defaults of
-            others are constants.
+        interface: what callers know of it.
+        graphs: its compiled graphs.
         context: of the program.
-        observe: whether kept values are measured by `observe` alone, and not returned.
 
     Attributes:
-        defaults: names of the inputs that have defaults.
-        types: of the outputs, and of kept values that a run can return, by name.
-        observable: names of the values that `observe` accepts.
+        interface: what callers know of it.
+        graphs: its compiled graphs.
         alike: whether the last checked feeds had the types and shapes of those before.
-        decided: whether the branches of some Ifs depend on shapes, so that `model` is kept.
+        decided: whether the branches of some Ifs depend on shapes, so that the model is kept.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: ir.Model,
-        kept: Sequence[str],
-        overridden: frozenset[str],
-        context: CompileContext,
-        *,
-        observe: bool = False,
-    ) -> None:
-        graph = model.graph
-        self.name = name
-        self.checker = FeedChecker.of(graph, name)
-        self.outputs = tuple(value.name or "" for value in graph.outputs)
-        self.defaults = frozenset(
-            value.name or "" for value in graph.inputs if value.name in graph.initializers
-        )
-        known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-        known.update((value.name, value) for node in graph for value in node.outputs)
-        self.known = frozenset(name for name in known if name)
-        kept = [value for value in kept if value in known]
-        self.observable = frozenset((*self.outputs, *kept)) if observe else frozenset()
-        lowering = self._lowering = context.lowering
-        observed = [
-            value.name
-            for value in known.values()
-            if value.name in self.observable and lowering.observes(value)
-        ]
-        kept = [value for value in kept if value not in observed]
-        self.types = {value: known[value].type for value in (*self.outputs, *kept)}
+    def __init__(self, interface: Interface, graphs: Graphs, context: CompileContext) -> None:
+        self.interface, self.graphs = interface, graphs
+        self.name, self.checker = interface.name, interface.checker
+        self.outputs, self.types = interface.outputs, interface.types
+        self.known, self.defaults = interface.known, interface.defaults
+        self.observable = interface.observable
+        self._lowering = context.lowering
         self.workspace = context.workspace
         self.alike = False
         self._checked: list[tuple[Any, ...]] | None = None
-        self._specializations = _Specializations(name, model, kept, observed, overridden, context)
-        self.decided = self._specializations.decided
+        self.decided = graphs.decided
 
     def check(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check feeds, unless they are of the types and shapes of the last ones.
@@ -124,17 +119,17 @@ class Method:
     @property
     def partitions(self) -> list[Partition]:
         """The native partitions, in order."""
-        return self._specializations.last.partitions
+        return self.graphs.last.partitions
 
     @property
     def plans(self) -> tuple[NodePlan, ...]:
         """What runs each node."""
-        return self._specializations.last.plans
+        return self.graphs.last.plans
 
     @property
     def fresh(self) -> Set[str]:
         """Names of the values that the last run allocated: they alias no others."""
-        return self._specializations.last.fresh
+        return self.graphs.last.fresh
 
     def run(
         self,
@@ -170,40 +165,40 @@ class Method:
     ) -> dict[str, Any]:
         """Run the method as `run` does; the caller has entered its workspace."""
         if not self.decided:
-            return self._specializations.last.run(feeds, wanted, pool, out, times)
-        graph = self._specializations.choose(feeds)
+            return self.graphs.last.run(feeds, wanted, pool, out, times)
+        graph = self.graphs.choose(feeds)
         while True:
             try:
                 return graph.run(feeds, wanted, pool, out, times)
             except WrongBranchError as wrong:
-                graph = self._specializations.other(wrong, feeds)
+                graph = self.graphs.other(wrong, feeds)
 
     @property
     def alone(self) -> bool:
         """Whether it is one partition and nothing else."""
-        return self._specializations.last.alone
+        return self.graphs.last.alone
 
     def prepare(self, feeds: Mapping[str, Any], pool: Pool) -> PreparedRun | None:
         """Return a run for further feeds of these types and shapes; see `CompiledGraph.prepare`."""
-        return self._specializations.last.prepare(feeds, self.outputs, self.workspace, pool)
+        return self.graphs.last.prepare(feeds, self.outputs, self.workspace, pool)
 
     def bind(
         self, feeds: Mapping[str, Any], pool: Pool
     ) -> tuple[BoundPartition, dict[str, Array | str]] | None:
         """Return the partition bound to the shapes of feeds; see `CompiledGraph.bind`."""
-        graph = self._specializations.choose(feeds)
+        graph = self.graphs.choose(feeds)
         while True:
             try:
                 return graph.bind(feeds, self.outputs, pool)
             except WrongBranchError as wrong:
-                graph = self._specializations.other(wrong, feeds)
+                graph = self.graphs.other(wrong, feeds)
 
     def observe(self, feeds: Mapping[str, Any], meters: Mapping[str, Meter], pool: Pool) -> None:
         """Run the method on feeds that were checked, and update meters from its values."""
         with self.workspace.entered():
             if self.decided:
                 self.run(feeds, (), pool, {})  # chooses the graph before meters are attached
-            steps = self._specializations.last.meters
+            steps = self.graphs.last.meters
             native = {name: meter for name, meter in meters.items() if name in steps}
             others = [name for name in meters if name not in native]
             scratch = self._lowering.scratch(native.values(), pool)
@@ -218,13 +213,33 @@ class Method:
             meters[name].add(values[name], f"value {name!r}")
 
 
-class _Specializations:
-    """The compiled graphs of a method, one for each choice of branches that depend on shapes.
+class Graphs:
+    """The one compiled graph of a method.
+
+    Args:
+        graph: for all feeds.
 
     Attributes:
         last: the graph that ran last.
-        decided: whether there are such branches.
+        decided: whether there are branches that depend on shapes.
     """
+
+    decided = False
+
+    def __init__(self, graph: CompiledGraph) -> None:
+        self.last = graph
+
+    def choose(self, feeds: Mapping[str, Any]) -> CompiledGraph:
+        """Return the graph that ran with feeds of these shapes, or the last one."""
+        return self.last
+
+    def other(self, wrong: WrongBranchError, feeds: Mapping[str, Any]) -> CompiledGraph:
+        """Return a graph that takes another branch than the last one."""
+        raise wrong  # there are no branches
+
+
+class _Specializations(Graphs):
+    """The compiled graphs of a method, one for each choice of branches that depend on shapes."""
 
     def __init__(
         self,
@@ -241,23 +256,19 @@ class _Specializations:
         self._context = context
         self._graphs: list[tuple[Decisions, CompiledGraph]] = []
         self._chosen: dict[tuple[Any, ...], CompiledGraph] = {}
-        if decides(model):
-            self.last = self._compile({}, context)
-            self.decided = bool(self._graphs[0][0])
-        else:
-            self.last = self._compile_graph(model, context)
-            self.decided = False
+        super().__init__(self._compile({}, context))
+        self.decided = bool(self._graphs[0][0])
         if not self.decided:
             del self._model  # it is large
 
     def choose(self, feeds: Mapping[str, Any]) -> CompiledGraph:
-        """Return the graph that ran with feeds of these shapes, or the last one."""
+        """See `Graphs.choose`."""
         if len(self._graphs) > 1:
             self.last = self._chosen.get(_signature(feeds), self.last)
         return self.last
 
     def other(self, wrong: WrongBranchError, feeds: Mapping[str, Any]) -> CompiledGraph:
-        """Return a graph that takes another branch than the last one."""
+        """See `Graphs.other`."""
         decisions = next(known for known, graph in self._graphs if graph is self.last)
         until = {**decisions}
         for label in [*decisions][[*decisions].index(wrong.label) :]:
@@ -293,7 +304,7 @@ class _Specializations:
         return graph
 
     def _compile_graph(self, model: ir.Model, context: CompileContext) -> CompiledGraph:
-        return CompiledGraph(
+        return compile_graph(
             self._name, model, self._kept, self._observed, self._overridden, context
         )
 
@@ -317,6 +328,52 @@ def _signature(feeds: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple([x.shape if isinstance(x, np.ndarray) else None for x in feeds.values()])
 
 
+def compile_method(
+    name: str,
+    model: ir.Model,
+    kept: Sequence[str],
+    overridden: frozenset[str],
+    context: CompileContext,
+    *,
+    observe: bool = False,
+) -> Method:
+    """Compile a method.
+
+    Args:
+        name: the method's.
+        model: with types and shapes inferred; not changed.
+        kept: names of values to keep readable.
+        overridden: inputs that are fed in each run although they have defaults. The defaults of
+            others are constants.
+        context: of the program.
+        observe: whether kept values are measured by `Method.observe` alone, and not returned.
+    """
+    graph = model.graph
+    outputs = tuple(value.name or "" for value in graph.outputs)
+    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    known.update((value.name, value) for node in graph for value in node.outputs)
+    kept = [value for value in kept if value in known]
+    observable = frozenset((*outputs, *kept)) if observe else frozenset()
+    observed = [
+        value.name
+        for value in known.values()
+        if value.name in observable and context.lowering.observes(value)
+    ]
+    kept = [value for value in kept if value not in observed]
+    interface = Interface(
+        name,
+        FeedChecker.of(graph, name),
+        outputs,
+        {value: known[value].type for value in (*outputs, *kept)},
+        frozenset(name for name in known if name),
+        frozenset(value.name or "" for value in graph.inputs if value.name in graph.initializers),
+        observable,
+    )
+    given = name, model, kept, observed, overridden, context
+    graphs = _Specializations(*given) if decides(model) else Graphs(compile_graph(*given))
+    return Method(interface, graphs, context)
+
+
 def compile_body(name: str, model: ir.Model, context: CompileContext) -> Method:
     """Compile the body of a control flow operator."""
-    return Method(name, model, (), frozenset(), context)
+    return compile_method(name, model, (), frozenset(), context)

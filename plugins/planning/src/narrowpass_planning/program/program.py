@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.runtime.backend import (
@@ -23,7 +20,6 @@ from narrowpass.runtime.backend import (
     check_meters,
 )
 from narrowpass.runtime.requests import (
-    check_kept,
     check_targets,
     choose_method,
     choose_outputs,
@@ -38,19 +34,19 @@ from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.step import Times
-from narrowpass_planning.program.appending import AppendingMethods, Sources
+from narrowpass_planning.program.appending import AppendingMethods
 from narrowpass_planning.program.compiler import MethodCompiler
+from narrowpass_planning.program.fork_lock import ForkLock
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method
-from narrowpass_planning.program.models import forget_weights, inferred
+from narrowpass_planning.program.methods import Methods
+from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.program.statistics import statistics_of
 from narrowpass_planning.state.errors import AppendError, CacheFullError
 from narrowpass_planning.state.narrow import CACHE_DTYPES, FLOAT32
 from narrowpass_planning.state.session import AppendingSession
-from narrowpass_planning.weights import names
 from narrowpass_planning.weights.cache import WeightsCache
 from narrowpass_planning.weights.packer import Packer
-from narrowpass_planning.weights.packing import packing
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -90,58 +86,28 @@ class PlannedProgram(Program):
     ) -> None:
         self._pool = pool
         self._compiler = MethodCompiler(lowering, options, share_workspace=share_workspace)
-        self._methods: dict[str, Method] = {}
         self._signatures = {name: Signature.of(model) for name, model in bundle.methods.items()}
-        self._closed = False
         self._observe = options.observe
-        self._models: dict[str, ir.Model] = {}
-        self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._prepared: dict[str, PreparedRun] = {}
-        self._appending: AppendingMethods | None = None
-        if bundle.states:
-            sources = Sources(bundle, options, cache, packer)
-            self._appending = AppendingMethods(sources, self._compiler)
+        sources = Sources(bundle, options, cache, packer)
+        self._appending = AppendingMethods(sources, self._compiler) if bundle.states else None
         self.states = bundle.states
-        self._forking = {os.getpid(): threading.RLock()}
-        # Weights are packed in one session, for all methods.
-        with packing(bundle, options, cache, packer) as session:
-            self._session = session
-            contents = {} if session is None else names.identities(bundle)
-            for name, model in bundle.methods.items():
-                prepared = inferred(model, lowering)
-                method = self._compiler.compile(name, prepared, session, contents)
-                self._methods[name] = method
-                if method.defaults:
-                    self._models[name] = prepared
-                elif not method.decided:
-                    forget_weights(prepared)
-        known = frozenset().union(*(method.known for method in self._methods.values()))
-        check_kept(options.keep, known)
-
-    def _for(self, method: Method, feeds: Feeds) -> Method:
-        """Return the method for these feeds: another one where defaults are overridden."""
-        overridden = method.defaults.intersection(feeds) if method.defaults else frozenset()
-        if not overridden:
-            return method
-        key = method.name, overridden
-        if key not in self._variants:
-            model = self._models[method.name]
-            self._variants[key] = self._compiler.compile(method.name, model, None, {}, overridden)
-        return self._variants[key]
+        self._fork_lock = ForkLock()
+        self._methods: Methods | None = Methods(sources, self._compiler)
 
     @property
     def partitions(self) -> Mapping[str, Sequence[Partition]]:
         """The native partitions of each method, by its name."""
-        return {name: method.partitions for name, method in self._methods.items()}
+        return {name: method.partitions for name, method in self._open().items()}
 
     @property
     def methods(self) -> Sequence[str]:
         """The names of the methods, in the order of the bundle."""
-        return tuple(self._methods)
+        return tuple(self._methods or ())
 
     def signature(self, method: str = "main") -> Signature:
         """Return the inputs and outputs of a method; see `Program.signature`."""
-        self._check_open()
+        self._open()
         return choose_method(self._signatures, method)[1]
 
     def run(
@@ -166,7 +132,7 @@ class PlannedProgram(Program):
         feeds = chosen.check(feeds)
         if out is not None:
             check_targets(chosen.name, out, wanted)
-        variant = self._for(chosen, feeds)
+        variant = self._open().variant(chosen, feeds)
         try:
             if plain and chosen.alike and variant.alone:
                 return self._run_and_prepare(method, variant, feeds, wanted)
@@ -181,7 +147,7 @@ class PlannedProgram(Program):
         with method.workspace.entered():  # no other thread sizes it anew between the two
             results = self._run(method, feeds, wanted, {})
             prepared = method.prepare(feeds, self.threads())
-        if prepared is not None and not self._closed:
+        if prepared is not None and self._methods is not None:
             self._prepared[name] = prepared
         return results
 
@@ -194,7 +160,7 @@ class PlannedProgram(Program):
         check_meters(meters)
         choose_outputs(chosen.name, tuple(meters), (), chosen.observable, chosen.known)
         feeds = chosen.check(feeds)
-        variant = self._for(chosen, feeds)
+        variant = self._open().variant(chosen, feeds)
         try:
             variant.observe(feeds, meters, self.threads())
         except (BackendError, MemoryError) as error:
@@ -231,8 +197,7 @@ class PlannedProgram(Program):
 
     def explain(self) -> list[NodePlan]:
         """Return for each node the kernel that runs it, or the reason of a fallback."""
-        self._check_open()
-        return [plan for method in self._methods.values() for plan in method.plans]
+        return [plan for method in self._open().values() for plan in method.plans]
 
     def profile(self, feeds: Feeds, method: str = "main", runs: int = 5) -> list[NodeTime]:
         """Run a method `runs` times and return the median time of each step.
@@ -248,7 +213,7 @@ class PlannedProgram(Program):
         chosen = self._choose(method)
         runs = count_of(runs, "`runs`")
         feeds = chosen.check(feeds)
-        chosen = self._for(chosen, feeds)
+        chosen = self._open().variant(chosen, feeds)
         chosen.run(feeds, chosen.outputs, self.threads(), {})
         times: Times = {}
         for _ in range(runs):
@@ -279,9 +244,15 @@ class PlannedProgram(Program):
         - ``private``: blocks that are not shared, counted by the reason.
         - ``methods``: ``raw_bytes``, ``packed_bytes`` and ``scratch_bytes`` of each. What several
           methods share counts for each of them.
+
+        Methods that sessions run count under their names; what is not compiled yet does not.
         """
-        self._check_open()
-        return statistics_of(self._methods, self._session)
+        methods = self._open()
+        compiled, sessions = [*methods.compiled.values()], [*methods.sessions]
+        if self._appending is not None:
+            compiled += self._appending.compiled
+            sessions += self._appending.sessions
+        return statistics_of(tuple(methods), compiled, sessions)
 
     def session(self, cache_dtype: str | None = None) -> StateSession:
         """Return a session; see `Program.session`. Caches are appended to in place if possible.
@@ -291,7 +262,7 @@ class PlannedProgram(Program):
             UsageError: the bundle has no state, the program is closed, or caches that are not
                 appended to in place, or an unknown type, where `cache_dtype` is given.
         """
-        self._check_open()
+        self._open()
         self.check_states()
         if cache_dtype is not None and cache_dtype not in CACHE_DTYPES:
             raise UsageError(
@@ -313,7 +284,7 @@ class PlannedProgram(Program):
     @property
     def forking(self) -> contextlib.AbstractContextManager[object]:
         """The lock of buffers that sessions share; a forked child has its own."""
-        return self._forking.setdefault(os.getpid(), threading.RLock())
+        return self._fork_lock.current()
 
     @property
     def extra_bytes(self) -> int:
@@ -337,7 +308,7 @@ class PlannedProgram(Program):
         Raises:
             UsageError: the program is closed.
         """
-        self._check_open()
+        self._open()
         try:
             yield
         except CacheFullError:
@@ -347,19 +318,22 @@ class PlannedProgram(Program):
 
     def close(self) -> None:
         """Free operators, packed weights and memory. A second call does nothing."""
-        self._closed = True
-        self._appending = None
-        self._methods, self._models, self._variants, self._prepared = {}, {}, {}, {}
-        self._session = None
+        self._methods = self._appending = None
+        self._prepared = {}
 
-    def _check_open(self) -> None:
-        if self._closed:
+    def _open(self) -> Methods:
+        """Return the methods.
+
+        Raises:
+            UsageError: the program is closed.
+        """
+        methods = self._methods  # once: another thread may close the program
+        if methods is None:
             raise UsageError("the program is closed; compile the bundle again to run it")
+        return methods
 
     def _choose(self, name: str) -> Method:
-        methods = self._methods  # before the check: another thread may close the program after it
-        self._check_open()
-        return choose_method(methods, name)[1]
+        return choose_method(self._open(), name)[1]
 
 
 def _named(method: Method, error: BackendError | MemoryError) -> BackendError:

@@ -3,53 +3,76 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from narrowpass_planning.program.method import Method
-from narrowpass_planning.weights.entry import reasons
-from narrowpass_planning.weights.session import Counts, Session
+from narrowpass_planning.weights.entry import Entry, reasons
+from narrowpass_planning.weights.session import Session
 
 
-def statistics_of(methods: Mapping[str, Method], session: Session | None) -> dict[str, Any]:
-    """Return what `PlannedProgram.stats` does; `session` has the packed weights."""
-    plans = [plan for method in methods.values() for plan in method.plans]
-    partitions = [part for method in methods.values() for part in method.partitions]
-    workspaces = {method.workspace: method.workspace.size for method in methods.values()}
+def statistics_of(
+    names: Sequence[str], compiled: Sequence[Method], sessions: Sequence[Session]
+) -> dict[str, Any]:
+    """Return what `PlannedProgram.stats` does.
+
+    Args:
+        names: of the program's methods.
+        compiled: methods; those that sessions run have the names of the methods that they are.
+        sessions: of the weights cache, which hold the packed weights of these.
+    """
+    plans = [plan for method in compiled for plan in method.plans]
+    partitions = [part for method in compiled for part in method.partitions]
     return {
-        "methods": len(methods),
+        "methods": len(names),
         "nodes": len(plans),
         "native_nodes": sum(not plan.reason for plan in plans),
         "partitions": len(partitions),
         "steps": sum(len(partition.steps) for partition in partitions),
-        "scratch_bytes": sum(workspaces.values()),
-        "weights": _weights(methods, session),
+        "scratch_bytes": _scratch(compiled),
+        "weights": _weights(names, compiled, sessions),
     }
 
 
-def _weights(methods: Mapping[str, Method], session: Session | None) -> dict[str, Any]:
-    entries = [] if session is None else list(session.entries())
-    sizes = Counter[str]()
-    for entry in entries:
-        sizes["mapped" if entry.mapped else "heap"] += entry.size
-    raw = {name: method.raw for name, method in methods.items()}
-    packed = {} if session is None else session.sizes()
-    counts = Counts() if session is None else session.counts
-    whole = {key: size for arrays in raw.values() for key, size in arrays.items()}
+def _scratch(methods: Iterable[Method]) -> int:
+    return sum({method.workspace: method.workspace.size for method in methods}.values())
+
+
+def _raw(methods: Iterable[Method]) -> int:
+    """Return the bytes of constants that are used without packing, each counted once."""
+    return sum({key: size for method in methods for key, size in method.raw.items()}.values())
+
+
+def _weights(
+    names: Sequence[str], compiled: Sequence[Method], sessions: Sequence[Session]
+) -> dict[str, Any]:
+    held = {(entry.address, entry.name): entry for each in sessions for entry in each.entries()}
+    entries = list(held.values())
+    counts = [session.counts for session in sessions]
+    by_name = {name: [method for method in compiled if method.name == name] for name in names}
     return {
-        "raw_bytes": sum(whole.values()),
-        "heap_bytes": sizes["heap"],
-        "mapped_bytes": sizes["mapped"],
-        "hits": counts.hits,
-        "misses": counts.misses,
-        "packs": counts.packs,
+        "raw_bytes": _raw(compiled),
+        "heap_bytes": sum(entry.size for entry in entries if not entry.mapped),
+        "mapped_bytes": sum(entry.size for entry in entries if entry.mapped),
+        "hits": sum(each.hits for each in counts),
+        "misses": sum(each.misses for each in counts),
+        "packs": sum(each.packs for each in counts),
         "private": reasons(entries),
         "methods": {
             name: {
-                "raw_bytes": sum(raw[name].values()),
-                "packed_bytes": packed.get(name, 0),
-                "scratch_bytes": method.workspace.size,
+                "raw_bytes": _raw(methods),
+                "packed_bytes": _packed(name, entries, sessions),
+                "scratch_bytes": _scratch(methods),
             }
-            for name, method in methods.items()
+            for name, methods in by_name.items()
         },
     }
+
+
+def _packed(name: str, entries: Iterable[Entry], sessions: Iterable[Session]) -> int:
+    """Return the bytes of the blocks that were packed, or found, for methods of a name."""
+    found = frozenset().union(*(session.packed_for(name) for session in sessions))
+    sizes = Counter[str]()
+    for entry in entries:
+        sizes[entry.name] += entry.size
+    return sum(sizes[each] for each in found)

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from narrowpass_planning.branches.deciding import WrongBranchError
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.graph.op import GUARD, Op
+from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host.bodies import Compiled
 from narrowpass_planning.host.control_flow import ControlFlow, can_run
 from narrowpass_planning.host.nodes import HostNode, HostUnit
 from narrowpass_planning.partitioner.assignment import Target, Unit
 from narrowpass_planning.plan.partition import Partition
-from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Source
+from narrowpass_planning.program.shape_nodes import shape_node
 from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.state.operators import CAUSAL_MASK, DOMAIN
 from narrowpass_planning.weights.weight import Weight
-
-Array = np.ndarray[Any, Any]
 
 
 def compile_units(
@@ -127,40 +122,3 @@ def _host_node(
         return context.compile(method, inner, within)
 
     return ControlFlow(op, facts, model, compile_, context.lowering.repeat)
-
-
-def shape_node(op: Op, facts: Facts, model: ir.Model) -> ShapeNode:
-    """Return the shape node of an operation whose outputs follow from shapes."""
-    if op.kind == GUARD:
-        return _guard(op)
-    if op.kind in ("Shape", "Size"):
-        name = op.nodes[0].name or op.output.name or ""
-        names = (op.required(0).name or "",), (op.output.name or "",)
-        part = slice(op.get("start", 0), op.get("end", None))
-        if op.kind == "Shape":
-            return ShapeNode(name, *names, True, lambda given: [np.array(given[0], np.int64)[part]])
-        return ShapeNode(
-            name, *names, True, lambda given: [np.array(math.prod(given[0]), np.int64)]
-        )
-    node = HostNode(op, facts, model)
-    return ShapeNode(node.name, node.operands, node.outputs, False, node.evaluate)
-
-
-def _guard(op: Op) -> ShapeNode:
-    """Return a shape node that raises where the condition of an inlined If has changed."""
-    label, compiled = op.attributes["label"], bool(op.attributes["taken"])
-
-    def check(given: Sequence[Any]) -> list[Array]:
-        (condition,) = given
-        taken = bool(condition.item())
-        if taken != compiled:
-            raise WrongBranchError(label, taken)
-        return [condition]
-
-    return ShapeNode(
-        op.nodes[0].name or label,
-        (op.required(0).name or "",),
-        (op.output.name or "",),
-        False,
-        check,
-    )

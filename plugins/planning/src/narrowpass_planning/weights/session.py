@@ -6,7 +6,6 @@ import dataclasses
 import os
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -62,7 +61,7 @@ class Session(Uncopied):
     Attributes:
         blocks: those of this session.
         counts: its cache statistics.
-        label: under which `sizes` counts blocks that are packed or found from now on.
+        label: under which `packed_for` lists blocks that are packed or found from now on.
     """
 
     _instead = "programs that are compiled again share it"
@@ -219,12 +218,9 @@ class Session(Uncopied):
         self.check_state("open", "committed")
         yield from map(self.blocks.entry, range(len(self.blocks)))
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of the blocks that were packed or found, by label."""
-        known: Counter[str] = Counter()
-        for entry in self.entries():
-            known[entry.name] += entry.size
-        return {label: sum(known[name] for name in found) for label, found in self._labels.items()}
+    def packed_for(self, label: str) -> frozenset[str]:
+        """Return the names of the blocks that were packed or found under a label."""
+        return frozenset(self._labels.get(label, ()))
 
     def commit(self) -> None:
         """Close the session: operators may run, and other sessions share its blocks.
