@@ -17,6 +17,7 @@ from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.fusion.operations import operations
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Observe
+from narrowpass_xnn_cpu.lower.storage import XnnStorage
 from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
 from narrowpass_xnn_cpu.native import cpu
@@ -40,6 +41,7 @@ class XnnLowering(Lowering[Op]):
 
     def __init__(self, *, winograd: bool = True) -> None:
         self._winograd = winograd
+        self.storage = XnnStorage(winograd=winograd)
 
     def infer(self, model: ir.Model) -> None:
         """Infer types, and expand contrib transformer operators that have no lowering rule."""

@@ -59,6 +59,11 @@ class PackedConstantMatMul:
             raise BackendError(f"{self.kernel} is not the float32 GEMM")
         return found
 
+    @property
+    def packs_later(self) -> bool:
+        """Whether a run with few rows packs weights, which it computes from the model's."""
+        return self._few_rows is not None
+
     def operator(self, rows: int) -> AnyMatmul | UpcastMatmul:
         """Return the operator for a number of rows."""
         return self._by_rows(rows).for_rows(rows, self._epilogue)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.state.plain import states_of
 from narrowpass_ir.garbage import pause_collection
@@ -18,11 +16,13 @@ from narrowpass_planning.state.appending import append_in_place
 from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.state.group_query import mark_appended
 from narrowpass_planning.state.method import AppendingMethod
+from narrowpass_planning.stored.document import Appends
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.packing import packing
 from narrowpass_planning.weights.session import Session
 
 if TYPE_CHECKING:
+    from narrowpass_ir.state import State
     from narrowpass_planning.program.method import Method
 
 
@@ -33,11 +33,14 @@ class AppendingMethods:
 
     Args:
         sources: of the program.
+        signatures: of the bundle's methods, by name.
         compiler: of the program.
     """
 
-    def __init__(self, sources: Sources, compiler: MethodCompiler) -> None:
-        self._sources, self._compiler = sources, compiler
+    def __init__(
+        self, sources: Sources, signatures: Mapping[str, Signature], compiler: MethodCompiler
+    ) -> None:
+        self._sources, self._signatures, self._compiler = sources, signatures, compiler
         self._compiled: dict[str, dict[str, AppendingMethod] | AppendError] = {}
         self._sessions: list[Session] = []  # weights stay as long as their session
 
@@ -73,9 +76,8 @@ class AppendingMethods:
         sources, bundle = self._sources, self._sources.bundle
         packed = packing(bundle, sources.options, sources.cache, sources.packer)
         with pause_collection(), packed as session:
-            contents = {} if session is None else names.identities(bundle)
-            for name, model in bundle.methods.items():
-                method = self._method(name, model, dtype, session, contents)
+            for name, signature in self._signatures.items():
+                method = self._method(name, signature, dtype, session)
                 if method is not None:
                     found[name] = method
         if session is not None:
@@ -104,15 +106,10 @@ class AppendingMethods:
                     )
 
     def _method(
-        self,
-        name: str,
-        model: ir.Model,
-        dtype: str,
-        session: Session | None,
-        identities: Mapping[int, str],
+        self, name: str, signature: Signature, dtype: str, session: Session | None
     ) -> AppendingMethod | None:
-        """Compile one method; None where it reads no state that grows."""
-        given, updated = states_of(Signature.of(model), self._sources.bundle.states)
+        """Restore or compile one method; None where it reads no state that grows."""
+        given, updated = states_of(signature, self._sources.bundle.states)
         taken = [state for state, _ in given]
         grown = [state for state in taken if state.axis is not None]
         if not grown:
@@ -120,15 +117,26 @@ class AppendingMethods:
         outputs = {state.output for state in updated}
         if lost := [state.input for state in grown if state.output not in outputs]:
             raise AppendError(f"method {name!r} reads cache {lost[0]!r} and appends nothing")
-        clone = model.clone()
+        method, appends = self._compiler.restore(name, session, dtype) or (None, None)
+        if method is None or appends is None:
+            method, appends = self._compile_method(name, taken, dtype, session)
+            self._compiler.store(method, session, dtype, appends)
+        fixed = [state for state in updated if state.axis is None]
+        checker, fed = appends
+        return AppendingMethod(method, checker, taken, fixed, fed)
+
+    def _compile_method(
+        self, name: str, taken: Sequence[State], dtype: str, session: Session | None
+    ) -> tuple[Method, Appends]:
+        bundle, grown = self._sources.bundle, [s for s in taken if s.axis is not None]
+        clone = bundle.methods[name].clone()
         counted = mark_appended(clone.graph, grown)
         prepared = inferred(clone, self._compiler.lowering)
-        states = {value.input for value in taken}
-        checker = FeedChecker.of(prepared.graph, name).without(states)
+        checker = FeedChecker.of(prepared.graph, name).without({state.input for state in taken})
         fed = append_in_place(prepared, grown, dtype).joined(counted)
-        method = self._compiler.compile(name, prepared, session, identities)
+        contents = {} if session is None else names.identities(bundle)
+        method = self._compiler.compile(name, prepared, session, contents)
         if method.decided:
             raise AppendError(f"branches of method {name!r} depend on shapes")
         forget_weights(prepared)
-        fixed = [state for state in updated if state.axis is None]
-        return AppendingMethod(method, checker, taken, fixed, fed)
+        return method, (checker, fed)

@@ -14,6 +14,8 @@ from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body, compile_method
 from narrowpass_planning.state.errors import AppendError
+from narrowpass_planning.stored.document import Appends
+from narrowpass_planning.stored.methods import StoredMethods
 from narrowpass_planning.weights.session import Session
 
 
@@ -24,15 +26,22 @@ class MethodCompiler:
         lowering: of the backend.
         options: of the program.
         share_workspace: whether all methods share one workspace.
+        stored: its methods that were stored; None where they are not.
 
     Attributes:
         lowering: of the backend.
     """
 
     def __init__(
-        self, lowering: Lowering[Any], options: CompileOptions, *, share_workspace: bool
+        self,
+        lowering: Lowering[Any],
+        options: CompileOptions,
+        *,
+        share_workspace: bool,
+        stored: StoredMethods | None = None,
     ) -> None:
         self.lowering = lowering
+        self._stored = stored
         self._keep, self._observe = options.keep, options.observe
         self._shared = self._new_workspace() if share_workspace else None
 
@@ -57,9 +66,7 @@ class MethodCompiler:
             AppendError: a cache that cannot be appended to in place.
             BackendError: a method that cannot be compiled.
         """
-        if session is not None:
-            session.label = name
-        context = self.context(session, identities)
+        context = self._context(name, session, identities)
         try:
             return compile_method(
                 name, model, self._keep, overridden, context, observe=self._observe
@@ -69,8 +76,36 @@ class MethodCompiler:
         except BackendError as error:
             raise BackendError(f"method {name!r}: {error}") from error
 
-    def context(self, session: Session | None, identities: Mapping[int, str]) -> CompileContext:
-        """Return the context of a method, with the workspace that it computes in."""
+    def restore(
+        self, name: str, session: Session | None, form: str = ""
+    ) -> tuple[Method, Appends | None] | None:
+        """Return a method that was stored; None where it is to be compiled.
+
+        Args:
+            name: of the method.
+            session: of the weights cache.
+            form: the type of the caches that it appends to; empty where these are fed.
+        """
+        if self._stored is None or session is None:
+            return None
+        return self._stored.load(name, form, self._context(name, session, {}))
+
+    def store(
+        self,
+        method: Method,
+        session: Session | None,
+        form: str = "",
+        appends: Appends | None = None,
+    ) -> None:
+        """Store a method that was compiled; see `StoredMethods.save`."""
+        if self._stored is not None:
+            self._stored.save(method, form, appends, self._context(method.name, session, {}))
+
+    def _context(
+        self, name: str, session: Session | None, identities: Mapping[int, str]
+    ) -> CompileContext:
+        if session is not None:
+            session.label = name
         workspace = self._shared or self._new_workspace()
         return CompileContext(self.lowering, workspace, compile_body, session, identities)
 

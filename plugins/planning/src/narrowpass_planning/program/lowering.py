@@ -17,6 +17,7 @@ from narrowpass_planning.plan.executor import Executor, Pool
 from narrowpass_planning.plan.loop import NativeLoopFactory
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.stored.storage import StepStorage
 
 if TYPE_CHECKING:
     from narrowpass.runtime.meters import Meter
@@ -62,10 +63,12 @@ class Lowering(abc.ABC, Generic[OpT]):
     Attributes:
         executor: runs the steps.
         repeat: returns a loop over a bound partition that is one call; None to call each iteration.
+        storage: of steps, so that compiled methods can be stored; None to plan in each process.
     """
 
     executor: Executor
     repeat: NativeLoopFactory | None = None
+    storage: StepStorage | None = None
 
     @abc.abstractmethod
     def operation(self, node: ir.Node, version: int) -> OpT:

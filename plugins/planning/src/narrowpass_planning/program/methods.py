@@ -99,11 +99,17 @@ class Methods(Mapping[str, "Method"]):
         compiled: dict[str, Method] = {}
         packed = packing(sources.bundle, sources.options, sources.cache, sources.packer)
         with pause_collection(), packed as session:
-            contents = {} if session is None else names.identities(sources.bundle)
+            contents = None
             for name in wanted:
+                if (restored := self._compiler.restore(name, session)) is not None:
+                    compiled[name], _ = restored
+                    continue
+                if contents is None:
+                    contents = {} if session is None else names.identities(sources.bundle)
                 prepared = inferred(sources.bundle.methods[name], lowering)
                 method = self._compiler.compile(name, prepared, session, contents)
                 compiled[name] = method
+                self._compiler.store(method, session)
                 if method.defaults:
                     self._models[name] = prepared
                 elif not method.decided:

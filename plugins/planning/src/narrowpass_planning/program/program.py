@@ -45,6 +45,7 @@ from narrowpass_planning.program.statistics import statistics_of
 from narrowpass_planning.state.errors import AppendError, CacheFullError
 from narrowpass_planning.state.narrow import CACHE_DTYPES, FLOAT32
 from narrowpass_planning.state.session import AppendingSession
+from narrowpass_planning.stored.methods import StoredMethods
 from narrowpass_planning.weights.cache import WeightsCache
 from narrowpass_planning.weights.packer import Packer
 
@@ -85,12 +86,17 @@ class PlannedProgram(Program):
         share_workspace: bool = False,
     ) -> None:
         self._pool = pool
-        self._compiler = MethodCompiler(lowering, options, share_workspace=share_workspace)
+        sources = Sources(bundle, options, cache, packer)
+        stored = StoredMethods.of(sources, lowering.storage)
+        self._compiler = MethodCompiler(
+            lowering, options, share_workspace=share_workspace, stored=stored
+        )
         self._signatures = {name: Signature.of(model) for name, model in bundle.methods.items()}
         self._observe = options.observe
         self._prepared: dict[str, PreparedRun] = {}
-        sources = Sources(bundle, options, cache, packer)
-        self._appending = AppendingMethods(sources, self._compiler) if bundle.states else None
+        self._appending = (
+            AppendingMethods(sources, self._signatures, self._compiler) if bundle.states else None
+        )
         self.states = bundle.states
         self._fork_lock = ForkLock()
         self._methods: Methods | None = Methods(sources, self._compiler)

@@ -58,10 +58,23 @@ def _source(op: Op, facts: Facts) -> ShapeSource | None:
 
 def rebuilt(source: ShapeSource) -> ShapeNode:
     """Return the shape node that has this source."""
-    node = ir.serde.deserialize_node(onnx.NodeProto.FromString(source.node))
-    for value, dtype in zip((*node.inputs, *node.outputs), source.dtypes, strict=True):
-        if value is not None and dtype is not None:
-            value.type = ir.TensorType(ir.DataType(dtype))
+    proto = onnx.NodeProto.FromString(source.node)
+    names = (*proto.input, *proto.output)
+    values = [
+        ir.Value(name=name, type=None if dtype is None else ir.TensorType(ir.DataType(dtype)))
+        for name, dtype in zip(names, source.dtypes, strict=True)
+    ]
+    count = len(proto.input)
+    inputs = [value if value.name else None for value in values[:count]]
+    del proto.input[:]  # else they are looked for in a graph
+    node = ir.Node(
+        proto.domain,
+        proto.op_type,
+        inputs,
+        ir.serde.deserialize_node(proto).attributes.values(),
+        outputs=values[count:],
+        name=proto.name,
+    )
     graph = ir.Graph((), (), nodes=(node,))
     model = ir.Model(graph, ir_version=onnx.IR_VERSION)
     return shape_node(Op.of(node, source.version), Facts(graph), model)

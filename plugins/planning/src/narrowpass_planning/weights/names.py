@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -82,7 +83,12 @@ def identity_of(tensor: ir.TensorProtocol) -> str:
 
 
 def _identity(content: str, tensor: ir.TensorProtocol) -> str:
-    return digest("tensor", content, tensor.dtype, list(tensor.shape.numpy()))
+    return identity_from(content, tensor.dtype, tensor.shape.numpy())
+
+
+def identity_from(sha256: str, dtype: ir.DataType, shape: Sequence[int]) -> str:
+    """Name a tensor by the hash of its bytes; see `Weight.identity`."""
+    return digest("tensor", sha256, dtype, list(shape))
 
 
 _UNNAMED = (ir.DataType.STRING, ir.DataType.UNDEFINED)

@@ -1,0 +1,1 @@
+"""Compiled methods on disk: what planning decided, so that another process need not plan."""

@@ -1,0 +1,145 @@
+"""The stored methods of a bundle: found by what they were planned from."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from narrowpass_planning.stored import file
+from narrowpass_planning.stored.document import Appends, document_of, restored
+from narrowpass_planning.stored.errors import NotStorableError, StaleError
+from narrowpass_planning.stored.tensors import NamedTensors
+from narrowpass_planning.weights import names
+from narrowpass_planning.weights.folder import chosen_folder
+from narrowpass_planning.weights.weight import digest
+
+if TYPE_CHECKING:
+    from narrowpass.bundle.manifest import Manifest
+    from narrowpass_planning.program.context import CompileContext
+    from narrowpass_planning.program.method import Method
+    from narrowpass_planning.program.sources import Sources
+    from narrowpass_planning.stored.storage import StepStorage
+
+_PACKAGES = (
+    "narrowpass",
+    "narrowpass_ir",
+    "narrowpass_expansion",
+    "narrowpass_planning",
+    "narrowpass_reference",
+)
+"""Packages whose code decides plans, beside the backend's."""
+
+_log = logging.getLogger("narrowpass.planning")
+
+
+class StoredMethods:
+    """The stored methods of one bundle on disk for one backend.
+
+    Args:
+        sources: of the program.
+        manifest: of the bundle.
+        storage: of the backend's steps.
+    """
+
+    def __init__(self, sources: Sources, manifest: Manifest, storage: StepStorage) -> None:
+        self._sources, self._manifest, self._storage = sources, manifest, storage
+
+    @classmethod
+    def of(cls, sources: Sources, storage: StepStorage | None) -> StoredMethods | None:
+        """Return the stored methods of a program; None where its methods are not stored.
+
+        Those are the bundles on disk whose weights are cached there, without values to keep.
+        """
+        options, manifest = sources.options, sources.bundle.manifest
+        if manifest is None or not manifest.tensors:
+            return None
+        if storage is None or options.cache is not True or options.keep or options.observe:
+            return None
+        return cls(sources, manifest, storage)
+
+    @functools.cached_property
+    def _tensors(self) -> NamedTensors:
+        return NamedTensors(self._sources.bundle.data)
+
+    def load(
+        self, name: str, form: str, context: CompileContext
+    ) -> tuple[Method, Appends | None] | None:
+        """Return a method that was stored, and `Appends`; None where there is none.
+
+        Args:
+            name: the method's.
+            form: how it was compiled: for which caches.
+            context: of the program, with an open session of the weights cache.
+        """
+        document = file.read(self._path(name, form), self._key)
+        if document is None:
+            return None
+        try:
+            return restored(document, self._storage, self._tensors, context)
+        except StaleError as error:
+            _log.info("method %r is planned again: %s", name, str(error))
+            return None
+
+    def save(
+        self, method: Method, form: str, appends: Appends | None, context: CompileContext
+    ) -> None:
+        """Store a method that was compiled, if a process that finds its weights can restore it.
+
+        Args:
+            method: compiled with the context.
+            form: as for `load`.
+            appends: see `document_of`.
+            context: of the program, with the session that its weights were packed in, open.
+        """
+        session = context.session
+        if session is None:
+            return
+        counts = dataclasses.replace(session.counts)
+        try:
+            document = document_of(method, appends, self._storage, self._tensors)
+            restored(document, self._storage, self._tensors, context)
+        except (NotStorableError, StaleError) as error:
+            _log.info("method %r is planned in each process: %s", method.name, str(error))
+            return
+        finally:
+            session.counts = counts
+        file.write(self._path(method.name, form), self._key, document)
+
+    def _path(self, name: str, form: str) -> Path:
+        """Return the file of a method; another model with the same weights has another one."""
+        (info,) = [method for method in self._manifest.methods if method.name == name]
+        chosen = digest(info.file.sha256, name, form, self._storage.planned_for())[:16]
+        folder = chosen_folder(self._sources.options.cache_dir)
+        return folder / f"{names.key_of(self._sources.bundle)}.{chosen}{file.SUFFIX}"
+
+    @functools.cached_property
+    def _key(self) -> str:
+        """All that a plan follows from, beside its path's: tensors, states, and the code."""
+        tensors = [(key, info.sha256) for key, info in self._manifest.tensors.items()]
+        files = [(method.name, method.file.sha256) for method in self._manifest.methods]
+        backend = type(self._storage).__module__.partition(".")[0]
+        return digest(
+            sorted(tensors), files, self._sources.bundle.states, *code_of((*_PACKAGES, backend))
+        )
+
+
+def code_of(packages: Iterable[str]) -> Iterator[str]:
+    """Yield what identifies the code that plans: versions, and the status of each source file."""
+    yield f"{sys.version} numpy {np.__version__} onnx {onnx.__version__} ir {ir.__version__}"
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        for folder in () if spec is None else spec.submodule_search_locations or ():
+            for path in sorted(Path(folder).rglob("*")):
+                if path.suffix in (".py", ".so"):
+                    status = path.stat()
+                    yield f"{path} {status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,37 @@
+"""The interface that a backend implements for its compiled methods to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from narrowpass_planning.plan.step import Step
+
+
+class StepStorage(Protocol):
+    """Steps as records: what a step is created from, before weights are packed."""
+
+    def classes(self) -> Mapping[str, type[Any]]:
+        """Return the dataclasses of records, and of what they hold, by name."""
+
+    def planned_for(self) -> str:
+        """Return all that lowering depends on beside the model: options, and the processor."""
+
+    def record(self, step: Step) -> Any:
+        """Return the record of a step.
+
+        Raises:
+            NotStorableError: it cannot be created again from a record.
+        """
+
+    def step(self, record: Any, session: Any) -> Step:
+        """Create the step of a record.
+
+        Args:
+            record: as `record` returned it.
+            session: of the weights cache, open.
+
+        Raises:
+            StaleError: weights that are not packed yet.
+        """
