@@ -262,9 +262,9 @@ def load(
         cache=cache,
         cache_dir=cache_dir,
     )
-    bundle = open_bundle(source, chosen, pipeline=pipeline, plugins=plugins)
+    bundle = open_bundle(source, chosen, pipeline=pipeline, plugins=plugins, unread=True)
     program = compile_bundle(chosen, bundle, options)
-    if bundle is not source and _weights_of(bundle) > _WORTH_COLLECTING:
+    if bundle is not source and bundle.manifest is None and _weights_of(bundle) > _WORTH_COLLECTING:
         # Graphs refer to themselves in circles: without this, weights that the program does not
         # need would stay in memory until the collector comes by.
         del bundle
@@ -292,8 +292,11 @@ def open_bundle(
     *,
     pipeline: PipelineLike | None = None,
     plugins: Plugins | None = None,
+    unread: bool = False,
 ) -> Bundle:
     """Return a bundle from a folder, or built in memory from an ONNX file or model.
+
+    With `unread`, a folder is opened by `Bundle.load_unread`.
 
     Raises:
         UsageError: a pipeline is given for what is a bundle already; nothing is at the path.
@@ -309,7 +312,7 @@ def open_bundle(
         check_source(path)
         registry = _plugins(plugins).registry
         if built or (Path(path).is_dir() and importer_of(path, registry) is None):
-            return Bundle.load(path)
+            return Bundle.load_unread(path, verify_structure) if unread else Bundle.load(path)
     return build(source, pipeline, target=target, plugins=plugins)
 
 

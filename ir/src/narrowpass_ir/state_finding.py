@@ -8,7 +8,7 @@ keys and values. States of fixed shape, such as those of recurrent networks, are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -59,19 +59,39 @@ def check_states(states: Iterable[State], models: Mapping[str, ir.Model]) -> tup
         UsageError: an input or output that no method has, two states of one input or output, or
             an axis that the input does not have.
     """
-    inputs = {v.name or "": v for m in models.values() for v in m.graph.inputs}
-    outputs = {v.name for m in models.values() for v in m.graph.outputs}
+    states = tuple(states)
+    if not states:
+        return ()
+    inputs = {v.name or "": v.shape for m in models.values() for v in m.graph.inputs}
+    outputs = {v.name or "" for m in models.values() for v in m.graph.outputs}
+    ranks = {name: None if shape is None else len(shape) for name, shape in inputs.items()}
+    return check_states_among(states, ranks, outputs)
+
+
+def check_states_among(
+    states: Iterable[State], ranks: Mapping[str, int | None], outputs: Collection[str]
+) -> tuple[State, ...]:
+    """Check states as `check_states` does.
+
+    Args:
+        states: to check.
+        ranks: of the inputs of all methods, by name; None where one is not known.
+        outputs: names of the outputs of all methods.
+
+    Raises:
+        UsageError: as `check_states`.
+    """
     checked: dict[str, State] = {}
     for state in states:
-        if state.input not in inputs:
+        if state.input not in ranks:
             raise UsageError(f"state {str(state)!r}: no method has an input {state.input!r}")
         if state.output not in outputs:
             raise UsageError(f"state {str(state)!r}: no method has an output {state.output!r}")
         if state.input in checked or any(s.output == state.output for s in checked.values()):
             raise UsageError(f"state {str(state)!r}: its input or output has another state")
-        shape = inputs[state.input].shape
-        if state.axis is not None and shape is not None and state.axis >= len(shape):
-            raise UsageError(f"state {str(state)!r}: the input has {len(shape)} axes")
+        rank = ranks[state.input]
+        if state.axis is not None and rank is not None and state.axis >= rank:
+            raise UsageError(f"state {str(state)!r}: the input has {rank} axes")
         checked[state.input] = state
     return tuple(checked.values())
 

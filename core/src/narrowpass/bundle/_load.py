@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import stat
@@ -171,17 +172,25 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a bundle folder holds."""
+    """What a bundle folder holds.
+
+    Attributes:
+        manifest: its manifest.
+        builders: build the models of the methods, from their files, which were read.
+        reports: of its passes.
+        plan: its data map; the keys of a model's initializers are added when it is built.
+        assets: by name.
+    """
 
     manifest: Manifest
-    methods: Mapping[str, ir.Model]
+    builders: Mapping[str, Callable[[], ir.Model]]
     reports: tuple[Report, ...]
     plan: Plan
     assets: Mapping[str, bytes]
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
-    """Read the manifest, the models and the reports of a bundle.
+    """Read the manifest, the models' files and the reports of a bundle.
 
     Raises:
         UsageError: nothing is at `path`, or not a folder.
@@ -193,20 +202,32 @@ def load(path: str | os.PathLike[str]) -> Loaded:
 def _load(folder: Folder) -> Loaded:
     manifest, _ = folder.manifest()
     file, entries = folder.weights(manifest)
-    models: dict[str, ir.Model] = {}
-    stored: list[Stored] = []
+    builders: dict[str, Callable[[], ir.Model]] = {}
     keys: dict[tuple[str, ir.Value], str] = {}
     for method in manifest.methods:
-        if method.name in models:
+        if method.name in builders:
             raise BundleError(f"{folder.path}: {MANIFEST} has two methods of the same name")
-        models[method.name], found = read_method(folder, manifest, method, file)
-        stored.extend(item for item, _ in found)
-        keys.update({(method.name, item.value): key for item, key in found})
+        data, what = read_model_file(folder, method)
+        builders[method.name] = functools.partial(_build, data, what, manifest, method, file, keys)
     # The keys are the manifest's, not computed anew: a later version may name them otherwise.
     tensors = {key: _tensor(key, manifest.tensors[key], file) for key in entries}
-    plan = Plan(tensors, keys, tuple(stored))
+    plan = Plan(tensors, keys, ())
     reports, assets = tuple(read_reports(folder, manifest)), read_assets(folder, manifest)
-    return Loaded(manifest, models, reports, plan, assets)
+    return Loaded(manifest, builders, reports, plan, assets)
+
+
+def _build(
+    data: bytes,
+    what: str,
+    manifest: Manifest,
+    method: MethodInfo,
+    file: MappedFile,
+    keys: dict[tuple[str, ir.Value], str],
+) -> ir.Model:
+    """Return the model of a method, and add the data keys of its initializers to `keys`."""
+    model, found = build_method(data, what, manifest, method, file)
+    keys.update({(method.name, item.value): key for item, key in found})
+    return model
 
 
 def _tensor(key: str, info: TensorInfo, file: MappedFile) -> MappedTensor:
@@ -252,24 +273,32 @@ def _check_inside(folder: Folder, info: FileInfo, prefix: str) -> None:
         raise BundleError(f"{folder.path}: {MANIFEST} names an unknown file {info.path!r}")
 
 
-def read_method(
-    folder: Folder, manifest: Manifest, method: MethodInfo, file: MappedFile
+def read_model_file(folder: Folder, method: MethodInfo) -> tuple[bytes, str]:
+    """Read the file of a method's model; return what is in it, and what messages call it.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        BundleError: it is not the manifest's.
+    """
+    if method.file.path != f"{method.name}.onnx":
+        raise BundleError(f"{folder.path}: {MANIFEST} names an unknown file {method.file.path!r}")
+    _check_inside(folder, method.file, "")
+    return folder.checked(method.file), f"{folder.path}/{method.file.path}"
+
+
+def build_method(
+    data: bytes, what: str, manifest: Manifest, method: MethodInfo, file: MappedFile
 ) -> tuple[ir.Model, list[tuple[Stored, str]]]:
-    """Read a method's model, its stored initializers being parts of `file`.
+    """Build a method's model from its file, its stored initializers being parts of `file`.
 
     Returns:
         The model, and the stored initializers with their data keys.
 
     Raises:
-        FileNotFoundError: its file is not there.
-        BundleError: the file is not the manifest's, or does not fit the weights.
+        BundleError: it does not fit the weights.
         ModelError: this narrowpass does not support the model.
     """
-    if method.file.path != f"{method.name}.onnx":
-        raise BundleError(f"{folder.path}: {MANIFEST} names an unknown file {method.file.path!r}")
-    _check_inside(folder, method.file, "")
-    what = f"{folder.path}/{method.file.path}"
-    proto = parse_model(folder.checked(method.file), what)
+    proto = parse_model(data, what)
     # A newer narrowpass may have written opsets that this one's onnx does not know.
     refuse(proto, what)
     for owner, tensor in proto_tensors(proto):

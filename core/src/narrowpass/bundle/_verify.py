@@ -12,8 +12,9 @@ import safetensors
 
 from narrowpass.bundle._load import (
     Folder,
+    build_method,
     read_assets,
-    read_method,
+    read_model_file,
     read_reports,
     read_retrying,
 )
@@ -83,7 +84,7 @@ def _method_problems(
     folder: Folder, manifest: Manifest, method: MethodInfo, file: MappedFile
 ) -> Iterator[str]:
     try:
-        model, _ = read_method(folder, manifest, method, file)
+        model, _ = build_method(*read_model_file(folder, method), manifest, method, file)
     except (BundleError, ModelError) as error:
         yield str(error)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from narrowpass.bundle import _load, _save, publish
 from narrowpass.bundle._plan import Plan, create_plan
+from narrowpass.bundle._unread import UnreadModels
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, StateInfo
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, NarrowpassError, UsageError
@@ -22,7 +23,7 @@ from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.importing import check_assets
 from narrowpass_ir.io import check_file
 from narrowpass_ir.state import State
-from narrowpass_ir.state_finding import check_states, find_states
+from narrowpass_ir.state_finding import check_states, check_states_among, find_states
 from narrowpass_ir.tensors import safetensors
 
 _METHOD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -99,9 +100,11 @@ class Bundle(Uncopied):
     ) -> None:
         instance_of(methods, Mapping, "the methods of a bundle", "a dict of models by name")
         check_method_names(methods)
-        for name, model in methods.items():
-            instance_of(model, ir.Model, f"method {name!r}", "an onnx_ir.Model")
-        self.methods: Mapping[str, ir.Model] = MappingProxyType(dict(methods))
+        self.methods: Mapping[str, ir.Model] = methods
+        if not self.unread:
+            for name, model in methods.items():
+                instance_of(model, ir.Model, f"method {name!r}", "an onnx_ir.Model")
+            self.methods = MappingProxyType(dict(methods))
         self.pipeline = pipeline
         self.plugins: Mapping[str, str] = MappingProxyType(dict(plugins))
         self.reports = tuple(reports)
@@ -122,20 +125,66 @@ class Bundle(Uncopied):
         """
         with pause_collection():
             loaded = _load.load(path)
-        states = [State(s.input, s.output, s.axis) for s in loaded.manifest.states]
+            methods = {name: build() for name, build in loaded.builders.items()}
+        return cls._of(loaded, methods, path)
+
+    @classmethod
+    def load_unread(
+        cls, path: str | os.PathLike[str], verify: Callable[[ir.Model, str], None]
+    ) -> Bundle:
+        """Open a bundle folder as `load` does, but build each model when it is first read.
+
+        Whoever reads a model must not change it: programs take it for what the file has.
+
+        Args:
+            path: of the folder.
+            verify: called for each model that is built, with what messages call it.
+
+        Raises:
+            UsageError: as `load`.
+            BundleError: as `load`; where a file is one that the manifest has the hash of, and no
+                model for this narrowpass, not before its model is read.
+        """
+        loaded = _load.load(path)
+
+        def build(name: str) -> ir.Model:
+            model = loaded.builders[name]()
+            verify(model, f"method {name!r}")
+            return model
+
+        builders = {name: functools.partial(build, name) for name in loaded.builders}
+        return cls._of(loaded, UnreadModels(builders), path)
+
+    @property
+    def unread(self) -> bool:
+        """Whether it was opened by `load_unread`, so that each model is what its file has."""
+        return isinstance(self.methods, UnreadModels)
+
+    @classmethod
+    def _of(
+        cls,
+        loaded: _load.Loaded,
+        methods: Mapping[str, ir.Model],
+        path: str | os.PathLike[str],
+    ) -> Bundle:
+        manifest = loaded.manifest
+        infos = [info for method in manifest.methods for info in method.inputs]
+        ranks = {info.name: None if info.shape is None else len(info.shape) for info in infos}
+        outputs = {info.name for method in manifest.methods for info in method.outputs}
+        states = [State(s.input, s.output, s.axis) for s in manifest.states]
         try:
-            check_states(states, loaded.methods)
+            check_states_among(states, ranks, outputs)
         except UsageError as error:
             raise BundleError(f"{os.fspath(path)}: {MANIFEST}: {error}") from error
         bundle = cls(
-            loaded.methods,
-            pipeline=loaded.manifest.pipeline,
-            plugins=loaded.manifest.plugins,
+            methods,
+            pipeline=manifest.pipeline,
+            plugins=manifest.plugins,
             reports=loaded.reports,
-            states=states,
+            states=(),
             assets=loaded.assets,
         )
-        bundle.manifest = loaded.manifest
+        bundle.states, bundle.manifest = tuple(states), manifest
         bundle.__dict__["_plan"] = loaded.plan
         return bundle
 

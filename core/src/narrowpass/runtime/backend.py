@@ -311,7 +311,7 @@ def compile_bundle(backend: Backend, bundle: Bundle, options: CompileOptions) ->
             `Program.explain` reports a reason, where native kernels are required. The message names
             them with the reasons.
     """
-    for name, model in bundle.methods.items():
+    for name, model in () if bundle.unread else bundle.methods.items():
         verify_structure(model, f"method {name!r}")
     with pause_collection():
         program = backend.compile(bundle, options)

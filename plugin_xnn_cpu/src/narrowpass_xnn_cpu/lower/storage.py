@@ -28,6 +28,8 @@ class XnnStorage:
         winograd: whether convolutions may be computed by Winograd's algorithm.
     """
 
+    packages = ("narrowpass_xnn_cpu", "narrowpass_expansion")
+
     def __init__(self, *, winograd: bool) -> None:
         self._winograd = winograd
 

@@ -91,7 +91,11 @@ class PlannedProgram(Program):
         self._compiler = MethodCompiler(
             lowering, options, share_workspace=share_workspace, stored=stored
         )
-        self._signatures = {name: Signature.of(model) for name, model in bundle.methods.items()}
+        self._signatures = (
+            {name: Signature.of(model) for name, model in bundle.methods.items()}
+            if stored is None
+            else stored.signatures()
+        )
         self._observe = options.observe
         self._prepared: dict[str, PreparedRun] = {}
         self._appending = (

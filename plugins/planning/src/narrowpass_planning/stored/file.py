@@ -78,6 +78,7 @@ def write(path: Path, key: str, document: Any) -> None:
     try:
         if distrust_folder(path.parent):
             return
+        path.parent.mkdir(0o755, parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(header + text)
     except OSError as error:

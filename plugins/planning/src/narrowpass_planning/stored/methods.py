@@ -7,14 +7,15 @@ import functools
 import importlib.util
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from narrowpass_ir.verify import Signature, ValueSpec
 from narrowpass_planning.stored import file
 from narrowpass_planning.stored.document import Appends, document_of, restored
 from narrowpass_planning.stored.errors import NotStorableError, StaleError
@@ -30,14 +31,11 @@ if TYPE_CHECKING:
     from narrowpass_planning.program.sources import Sources
     from narrowpass_planning.stored.storage import StepStorage
 
-_PACKAGES = (
-    "narrowpass",
-    "narrowpass_ir",
-    "narrowpass_expansion",
-    "narrowpass_planning",
-    "narrowpass_reference",
-)
-"""Packages whose code decides plans, beside the backend's."""
+_PACKAGES = ("narrowpass", "narrowpass_ir", "narrowpass_planning", "narrowpass_reference")
+"""Packages whose code decides plans, beside those of the backend."""
+
+_SIGNATURES = "/signatures"
+"""What stands for the name of a method, and is none, in the name of the file of signatures."""
 
 _log = logging.getLogger("narrowpass.planning")
 
@@ -58,10 +56,11 @@ class StoredMethods:
     def of(cls, sources: Sources, storage: StepStorage | None) -> StoredMethods | None:
         """Return the stored methods of a program; None where its methods are not stored.
 
-        Those are the bundles on disk whose weights are cached there, without values to keep.
+        They are for a bundle on disk whose models nobody has changed, and whose weights are cached
+        there; without values to keep.
         """
         options, manifest = sources.options, sources.bundle.manifest
-        if manifest is None or not manifest.tensors:
+        if manifest is None or not manifest.tensors or not sources.bundle.unread:
             return None
         if storage is None or options.cache is not True or options.keep or options.observe:
             return None
@@ -70,6 +69,27 @@ class StoredMethods:
     @functools.cached_property
     def _tensors(self) -> NamedTensors:
         return NamedTensors(self._sources.bundle.data)
+
+    def signatures(self) -> dict[str, Signature]:
+        """Return the signatures of all methods by name, without a look at models if possible.
+
+        Where they are stored, the structure of the models was verified.
+
+        Raises:
+            InputError: a model that cannot be used.
+        """
+        path = self._path(_SIGNATURES)
+        stored = file.read(path, self._key)
+        if stored is not None:
+            return {name: _signature(*specs) for name, specs in stored.items()}
+        methods = self._sources.bundle.methods
+        found = {name: Signature.of(model) for name, model in methods.items()}
+        document = {
+            name: [list(map(dataclasses.astuple, each)) for each in (known.inputs, known.outputs)]
+            for name, known in found.items()
+        }
+        file.write(path, self._key, document)
+        return found
 
     def load(
         self, name: str, form: str, context: CompileContext
@@ -115,10 +135,10 @@ class StoredMethods:
             session.counts = counts
         file.write(self._path(method.name, form), self._key, document)
 
-    def _path(self, name: str, form: str) -> Path:
-        """Return the file of a method; another model with the same weights has another one."""
-        (info,) = [method for method in self._manifest.methods if method.name == name]
-        chosen = digest(info.file.sha256, name, form, self._storage.planned_for())[:16]
+    def _path(self, name: str, form: str = "") -> Path:
+        """Return the file of a method; other models with the same weights have others."""
+        models = [(method.name, method.file.sha256) for method in self._manifest.methods]
+        chosen = digest(models, name, form, self._storage.planned_for())[:16]
         folder = chosen_folder(self._sources.options.cache_dir)
         return folder / f"{names.key_of(self._sources.bundle)}.{chosen}{file.SUFFIX}"
 
@@ -126,11 +146,20 @@ class StoredMethods:
     def _key(self) -> str:
         """All that a plan follows from, beside its path's: tensors, states, and the code."""
         tensors = [(key, info.sha256) for key, info in self._manifest.tensors.items()]
-        files = [(method.name, method.file.sha256) for method in self._manifest.methods]
-        backend = type(self._storage).__module__.partition(".")[0]
-        return digest(
-            sorted(tensors), files, self._sources.bundle.states, *code_of((*_PACKAGES, backend))
+        packages = (*_PACKAGES, *self._storage.packages)
+        return digest(sorted(tensors), self._sources.bundle.states, *code_of(packages))
+
+
+def _signature(*specs: Sequence[Sequence[Any]]) -> Signature:
+    """Return the signature of the fields of its inputs, and of its outputs."""
+    inputs, outputs = (
+        tuple(
+            ValueSpec(name, dtype, None if shape is None else tuple(shape), has_default)
+            for name, dtype, shape, has_default in each
         )
+        for each in specs
+    )
+    return Signature(inputs, outputs)
 
 
 def code_of(packages: Iterable[str]) -> Iterator[str]:

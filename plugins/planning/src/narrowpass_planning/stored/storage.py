@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -10,7 +10,13 @@ if TYPE_CHECKING:
 
 
 class StepStorage(Protocol):
-    """Steps as records: what a step is created from, before weights are packed."""
+    """Steps as records: what a step is created from, before weights are packed.
+
+    Attributes:
+        packages: whose code lowers operations: stored methods are those of this code.
+    """
+
+    packages: Sequence[str]
 
     def classes(self) -> Mapping[str, type[Any]]:
         """Return the dataclasses of records, and of what they hold, by name."""
