@@ -10,13 +10,13 @@ from narrowpass.state.plain import states_of
 from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.verify import Signature
 from narrowpass_planning.program.compiler import MethodCompiler
+from narrowpass_planning.program.document import Appends
 from narrowpass_planning.program.models import forget_weights, inferred
 from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.state.appending import append_in_place
 from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.state.group_query import mark_appended
 from narrowpass_planning.state.method import AppendingMethod
-from narrowpass_planning.stored.document import Appends
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.packing import packing
 from narrowpass_planning.weights.session import Session

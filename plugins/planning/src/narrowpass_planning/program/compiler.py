@@ -11,11 +11,11 @@ from narrowpass.errors import BackendError
 from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.program.context import CompileContext
+from narrowpass_planning.program.document import Appends
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body, compile_method
+from narrowpass_planning.program.stored_methods import StoredMethods
 from narrowpass_planning.state.errors import AppendError
-from narrowpass_planning.stored.document import Appends
-from narrowpass_planning.stored.methods import StoredMethods
 from narrowpass_planning.weights.session import Session
 
 

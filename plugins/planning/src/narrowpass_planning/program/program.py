@@ -42,10 +42,10 @@ from narrowpass_planning.program.method import Method
 from narrowpass_planning.program.methods import Methods
 from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.program.statistics import statistics_of
+from narrowpass_planning.program.stored_methods import StoredMethods
 from narrowpass_planning.state.errors import AppendError, CacheFullError
 from narrowpass_planning.state.narrow import CACHE_DTYPES, FLOAT32
 from narrowpass_planning.state.session import AppendingSession
-from narrowpass_planning.stored.methods import StoredMethods
 from narrowpass_planning.weights.cache import WeightsCache
 from narrowpass_planning.weights.packer import Packer
 

@@ -16,8 +16,8 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_ir.verify import Signature, ValueSpec
+from narrowpass_planning.program.document import Appends, document_of, restored
 from narrowpass_planning.stored import file
-from narrowpass_planning.stored.document import Appends, document_of, restored
 from narrowpass_planning.stored.errors import NotStorableError, StaleError
 from narrowpass_planning.stored.tensors import NamedTensors
 from narrowpass_planning.weights import names
