@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from narrowpass_planning.plan.step import Step
@@ -28,7 +28,7 @@ class XnnStorage:
         winograd: whether convolutions may be computed by Winograd's algorithm.
     """
 
-    packages = ("narrowpass_xnn_cpu", "narrowpass_expansion")
+    packages: Sequence[str] = ("narrowpass_xnn_cpu", "narrowpass_expansion")
 
     def __init__(self, *, winograd: bool) -> None:
         self._winograd = winograd

@@ -96,8 +96,9 @@ def _unit(unit: Partition | HostUnit, encoder: Encoder, storage: StepStorage) ->
         return {"items": items, "outputs": list(unit.outputs)}
 
     def stored(item: Step | ShapeNode) -> Any:
-        is_step = isinstance(item, Step)
-        return encoder.value(storage.record(item)) if is_step else _shape_node(item, encoder)
+        if isinstance(item, Step):
+            return encoder.value(storage.record(item))
+        return _shape_node(item, encoder)
 
     return {
         "number": unit.number,

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 class Methods(Mapping[str, "Method"]):
     """The methods of a program by name, in the bundle's order. Several threads may ask for one.
 
-    Where caches grow, sessions run methods that are compiled for them, and `decode` with its caches
-    as feeds may never run: each method is compiled when it is first asked for. In other programs
-    all are compiled at once, and errors come before the first run.
+    All are compiled at once, so that errors come before the first run. Where it is known that they
+    compile, and caches grow, each waits until it is first asked for: sessions run methods that are
+    compiled for them, and `decode` with its caches as feeds may never run.
 
     Args:
         sources: of the program.
         compiler: of the program.
+        known: whether a process before has compiled all of them.
 
     Raises:
-        BackendError: a method that cannot be compiled; from the access to it where it is compiled
-            then.
+        BackendError: a method that cannot be compiled.
         UsageError: a value to keep that no method has.
     """
 
-    def __init__(self, sources: Sources, compiler: MethodCompiler) -> None:
+    def __init__(self, sources: Sources, compiler: MethodCompiler, *, known: bool = False) -> None:
         bundle, keep = sources.bundle, sources.options.keep
         self._names, self._compiler = tuple(bundle.methods), compiler
         self._lock = ForkLock()
@@ -48,12 +48,11 @@ class Methods(Mapping[str, "Method"]):
         self._variants: dict[tuple[str, frozenset[str]], Method] = {}
         self._sessions: list[Session] = []  # weights stay as long as their session
         self._sources: Sources | None = None
-        if any(state.axis is not None for state in bundle.states) and not keep:
+        if known and any(state.axis is not None for state in bundle.states):
             self._sources = sources
             return
         self._compile(sources, self._names)  # and the bundle, with its weights, may be freed
-        known = frozenset().union(*(method.known for method in self._compiled.values()))
-        check_kept(keep, known)
+        check_kept(keep, frozenset().union(*(each.known for each in self._compiled.values())))
 
     def __getitem__(self, name: str) -> Method:
         method = self._compiled.get(name)

@@ -91,11 +91,10 @@ class PlannedProgram(Program):
         self._compiler = MethodCompiler(
             lowering, options, share_workspace=share_workspace, stored=stored
         )
-        self._signatures = (
-            {name: Signature.of(model) for name, model in bundle.methods.items()}
-            if stored is None
-            else stored.signatures()
-        )
+        known = None if stored is None else stored.signatures()
+        self._signatures = known or {
+            name: Signature.of(model) for name, model in bundle.methods.items()
+        }
         self._observe = options.observe
         self._prepared: dict[str, PreparedRun] = {}
         self._appending = (
@@ -103,7 +102,9 @@ class PlannedProgram(Program):
         )
         self.states = bundle.states
         self._fork_lock = ForkLock()
-        self._methods: Methods | None = Methods(sources, self._compiler)
+        self._methods: Methods | None = Methods(sources, self._compiler, known=known is not None)
+        if stored is not None and known is None:
+            stored.note(self._signatures)
 
     @property
     def partitions(self) -> Mapping[str, Sequence[Partition]]:

@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,26 +70,20 @@ class StoredMethods:
     def _tensors(self) -> NamedTensors:
         return NamedTensors(self._sources.bundle.data)
 
-    def signatures(self) -> dict[str, Signature]:
-        """Return the signatures of all methods by name, without a look at models if possible.
+    def signatures(self) -> dict[str, Signature] | None:
+        """Return the signatures of all methods by name, if it is noted that all of them compile."""
+        stored = file.read(self._path(_SIGNATURES), self._key)
+        if stored is None:
+            return None
+        return {name: _signature(*specs) for name, specs in stored.items()}
 
-        Where they are stored, the structure of the models was verified.
-
-        Raises:
-            InputError: a model that cannot be used.
-        """
-        path = self._path(_SIGNATURES)
-        stored = file.read(path, self._key)
-        if stored is not None:
-            return {name: _signature(*specs) for name, specs in stored.items()}
-        methods = self._sources.bundle.methods
-        found = {name: Signature.of(model) for name, model in methods.items()}
+    def note(self, signatures: Mapping[str, Signature]) -> None:
+        """Note that all methods have been compiled, and their signatures."""
         document = {
             name: [list(map(dataclasses.astuple, each)) for each in (known.inputs, known.outputs)]
-            for name, known in found.items()
+            for name, known in signatures.items()
         }
-        file.write(path, self._key, document)
-        return found
+        file.write(self._path(_SIGNATURES), self._key, document)
 
     def load(
         self, name: str, form: str, context: CompileContext

@@ -5,6 +5,7 @@ what it is:
 
 =====  =============================  ==================================================
 ``t``  elements                       a tuple
+``l``  elements                       a list
 ``c``  class name, fields             a dataclass, with its fields in order
 ``s``  index                          a slot of the table
 ``w``  index                          a weight of the table
@@ -21,6 +22,7 @@ import base64
 import dataclasses
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import ml_dtypes
@@ -43,9 +45,20 @@ _LARGEST = 1 << 20
 _PLAIN = (bool, int, float, str, type(None))
 
 
-@functools.cache
-def _fields(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls) if field.init)
+@dataclass(frozen=True)
+class _Class:
+    """A dataclass, and the names of the fields that it is created from."""
+
+    type: type[Any]
+    fields: tuple[str, ...]
+
+
+def _known(classes: Classes) -> dict[str, _Class]:
+    every = {"Blocks": Blocks, "Quantized": Quantized, **classes}
+    return {
+        name: _Class(each, tuple(field.name for field in dataclasses.fields(each) if field.init))
+        for name, each in every.items()
+    }
 
 
 class Encoder:
@@ -62,7 +75,7 @@ class Encoder:
 
     def __init__(self, tensors: NamedTensors, classes: Classes) -> None:
         self._tensors = tensors
-        self._classes: Classes = {"Blocks": Blocks, "Quantized": Quantized, **classes}
+        self._classes = _known(classes)
         self.slots: list[Any] = []
         self.weights: list[Any] = []
         self._slots: dict[Slot, int] = {}
@@ -76,8 +89,9 @@ class Encoder:
         """
         if type(value) in _PLAIN:
             return value
-        if isinstance(value, tuple):
-            return ["t", [self.value(each) for each in value]]
+        if isinstance(value, tuple | list):
+            tag = "t" if isinstance(value, tuple) else "l"
+            return [tag, [self.value(each) for each in value]]
         if isinstance(value, Slot):
             return ["s", self.slot(value)]
         if isinstance(value, Weight):
@@ -91,9 +105,10 @@ class Encoder:
         if isinstance(value, np.dtype):
             return ["d", value.name]
         name = type(value).__name__
-        if self._classes.get(name) is not type(value):
+        known = self._classes.get(name)
+        if known is None or known.type is not type(value):
             raise NotStorableError(f"a {name} has no stored form")
-        return ["c", name, [self.value(getattr(value, each)) for each in _fields(type(value))]]
+        return ["c", name, [self.value(getattr(value, field)) for field in known.fields]]
 
     def slot(self, slot: Slot) -> int:
         """Return the index of a slot in the table."""
@@ -164,7 +179,7 @@ class Decoder:
         self, tensors: NamedTensors, classes: Classes, slots: list[Any], weights: list[Any]
     ) -> None:
         self._tensors = tensors
-        self._classes: Classes = {"Blocks": Blocks, "Quantized": Quantized, **classes}
+        self._classes = _known(classes)
         self.weights: list[Weight] = []
         for row in weights:
             self.weights.append(self._weight(*row))
@@ -183,13 +198,15 @@ class Decoder:
         if kind == "s":
             return self.slots[stored[1]]
         if kind == "c":
-            cls = self._classes[stored[1]]
+            known = self._classes[stored[1]]
             values = map(self.value, stored[2])
-            return cls(**dict(zip(_fields(cls), values, strict=True)))
+            return known.type(**dict(zip(known.fields, values, strict=True)))
         if kind == "w":
             return self.weights[stored[1]]
         if kind in "am":
             return self._array(*stored)
+        if kind == "l":
+            return [self.value(each) for each in stored[1]]
         return base64.b64decode(stored[1]) if kind == "b" else dtype_of(stored[1])
 
     def _array(self, kind: str, name: str, shape: list[int] | None, content: str) -> Any:
