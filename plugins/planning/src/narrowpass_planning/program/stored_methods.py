@@ -21,7 +21,7 @@ from narrowpass_planning.stored import file
 from narrowpass_planning.stored.errors import NotStorableError, StaleError
 from narrowpass_planning.stored.tensors import NamedTensors
 from narrowpass_planning.weights import names
-from narrowpass_planning.weights.folder import chosen_folder
+from narrowpass_planning.weights.folder import METHOD, chosen_folder
 from narrowpass_planning.weights.weight import digest
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class StoredMethods:
 
     def signatures(self) -> dict[str, Signature] | None:
         """Return the signatures of all methods by name, if it is noted that all of them compile."""
-        stored = file.read(self._path(_SIGNATURES), self._key)
+        stored = self._read(_SIGNATURES)
         if stored is None:
             return None
         return {name: _signature(*specs) for name, specs in stored.items()}
@@ -83,7 +83,7 @@ class StoredMethods:
             name: [list(map(dataclasses.astuple, each)) for each in (known.inputs, known.outputs)]
             for name, known in signatures.items()
         }
-        file.write(self._path(_SIGNATURES), self._key, document)
+        self._write(document, _SIGNATURES)
 
     def load(
         self, name: str, form: str, context: CompileContext
@@ -95,7 +95,7 @@ class StoredMethods:
             form: how it was compiled: for which caches.
             context: of the program, with an open session of the weights cache.
         """
-        document = file.read(self._path(name, form), self._key)
+        document = self._read(name, form)
         if document is None:
             return None
         try:
@@ -127,14 +127,22 @@ class StoredMethods:
             return
         finally:
             session.counts = counts
-        file.write(self._path(method.name, form), self._key, document)
+        self._write(document, method.name, form)
 
-    def _path(self, name: str, form: str = "") -> Path:
+    def _read(self, name: str, form: str = "") -> Any:
+        path = self._path(name, form)
+        return file.read(path, f"{path.name} {self._key}")
+
+    def _write(self, document: Any, name: str, form: str = "") -> None:
+        path = self._path(name, form)
+        file.write(path, f"{path.name} {self._key}", document)
+
+    def _path(self, name: str, form: str) -> Path:
         """Return the file of a method; other models with the same weights have others."""
         models = [(method.name, method.file.sha256) for method in self._manifest.methods]
         chosen = digest(models, name, form, self._storage.planned_for())[:16]
         folder = chosen_folder(self._sources.options.cache_dir)
-        return folder / f"{names.key_of(self._sources.bundle)}.{chosen}{file.SUFFIX}"
+        return folder / f"{names.key_of(self._sources.bundle)}.{chosen}{METHOD}"
 
     @functools.cached_property
     def _key(self) -> str:

@@ -28,7 +28,6 @@ from narrowpass_planning.weights.writing import replacing
 
 MAGIC = b"NPMETHOD"
 VERSION = 1
-SUFFIX = ".method"
 _FORMAT = struct.Struct("<8sIIQ32s")
 _LARGEST = 1 << 28
 

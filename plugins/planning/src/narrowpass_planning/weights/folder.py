@@ -23,6 +23,9 @@ from narrowpass_planning.weights.writing import delete_leftovers, leftovers, rep
 PATIENCE = 60.0
 """Seconds to wait for another process that packs the same weights."""
 
+METHOD = ".method"
+"""Suffix of the files of compiled methods, which begin with the key of their weights and a dot."""
+
 _LARGEST_NOTE = 1 << 12
 
 _log = logging.getLogger("narrowpass.planning")
@@ -265,7 +268,8 @@ def _leftovers(folder: Path) -> list[Listed]:
 def prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
     """Delete files until `max_size` bytes are left: unusable ones, then the least recently used.
 
-    Processes that have one mapped keep it. Temporary files of killed writers are deleted too.
+    Processes that have one mapped keep it. Temporary files of killed writers are deleted too, and
+    compiled methods of weights that are not there; others are not counted.
 
     Returns:
         The files that were deleted.
@@ -301,6 +305,9 @@ def _prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
                 deleted.append(item)
             else:
                 total += item.size  # somebody is just writing it
+    for path in folder.glob(f"*{METHOD}"):
+        if not (folder / f"{path.name.partition('.')[0]}{packer.suffix}").exists():
+            path.unlink(missing_ok=True)
     left = {item.path: item for item in _leftovers(folder)}
     return deleted + [left[path] for path in delete_leftovers(folder) if path in left]
 

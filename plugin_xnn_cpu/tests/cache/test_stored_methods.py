@@ -1,0 +1,441 @@
+"""Compiled methods in the cache folder: what is restored computes the same bits, and only then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from cache_kit import INPUT, linear, network
+from layer_kit import decoder, feeds_of
+from masks_kit import Reference, follow
+from oracle_kit import expected_outputs
+from tolerances import ACCUMULATED
+
+import narrowpass
+from narrowpass import Bundle
+from narrowpass.errors import BackendError
+from narrowpass_planning.program import compiled_graph, method, stored_methods
+from narrowpass_planning.state.session import AppendingSession
+from narrowpass_planning.weights.folder import METHOD, prune
+from narrowpass_xnn_cpu.native import target
+from narrowpass_xnn_cpu.native.packer import PACKER
+
+pytestmark = pytest.mark.anywhere
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Return a function that loads a bundle of models, with its cache in a folder of the test."""
+
+    def load(backend="xnn-cpu", **options):
+        chosen = {"threads": 1, "cache_dir": tmp_path / "cache", **options}
+        return narrowpass.load(tmp_path / "b.narrow", backend, **chosen)
+
+    return load
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return save(tmp_path, main=network())
+
+
+def save(folder: Path, **methods: onnx.ModelProto) -> Path:
+    """Write a bundle of models."""
+    models = {name: ir.from_proto(model) for name, model in methods.items()}
+    Bundle(models).save(folder / "b.narrow")
+    return folder / "b.narrow"
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Return the names of the methods that are compiled from now on, and not restored."""
+    found: list[str] = []
+    compile_graph = compiled_graph.compile_graph
+
+    def noted(name, *given):
+        found.append(name)
+        return compile_graph(name, *given)
+
+    monkeypatch.setattr(method, "compile_graph", noted)
+    return found
+
+
+def stored(folder: Path) -> list[Path]:
+    return sorted((folder / "cache").glob(f"*{METHOD}"))
+
+
+def compiled_file(folder: Path) -> Path:
+    """Return the file of the only method; the other one has signatures."""
+    return max(stored(folder), key=lambda path: path.stat().st_size)
+
+
+# What is restored
+
+
+def test_a_restored_program_is_the_one_that_was_compiled(tmp_path, bundle, load, planned):
+    """Bits, plans and counts are those of the program that was planned."""
+    with load() as first, load() as again:
+        wanted = first.run({"x": INPUT})["y"]
+        (known,) = expected_outputs(network(), {"x": INPUT}).values()
+        np.testing.assert_allclose(wanted, known, rtol=ACCUMULATED.relative, atol=1e-5)
+        np.testing.assert_array_equal(again.run({"x": INPUT})["y"], wanted)
+        assert again.explain() == first.explain()
+        assert again.signature() == first.signature()
+        counted = again.stats()
+        assert counted["steps"] == first.stats()["steps"]
+        assert counted["weights"]["packs"] == 0
+        steps = [time.kernel for time in first.profile({"x": INPUT})]
+        assert [time.kernel for time in again.profile({"x": INPUT})] == steps
+    assert planned == ["main"]
+
+
+def test_a_program_is_restored_by_another_process(tmp_path, bundle, load):
+    with load() as program:
+        wanted = program.run({"x": INPUT})["y"]
+    script = f"""
+import numpy as np, narrowpass
+from narrowpass_planning.program import method
+method.compile_graph = None
+cache = {str(tmp_path / "cache")!r}
+program = narrowpass.load({str(bundle)!r}, "xnn-cpu", threads=2, cache_dir=cache)
+x = np.random.default_rng(5).standard_normal((3, 48)).astype(np.float32)
+np.save({str(tmp_path / "y.npy")!r}, program.run({{"x": x}})["y"])
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("form", ["added", "computed"])
+def test_a_restored_session_appends_as_onnx_says(tmp_path, load, planned, form, dtype):
+    """Bits are those of the session that was planned; float32 follows onnx's evaluator."""
+    model = decoder(form)
+    save(tmp_path, main=model)
+    rows = (9, 1, 1, 12, 1)
+    with load() as program, program.session(dtype) as session:
+        wanted = [session.run(feeds_of(form, n, session.length, n))["y"] for n in rows]
+    assert len(planned) == 2  # with caches as feeds, and appended to
+    with load() as program, program.session(dtype) as session:
+        assert isinstance(session, AppendingSession)
+        for n, known in zip(rows, wanted, strict=True):
+            found = session.run(feeds_of(form, n, session.length, n))["y"]
+            np.testing.assert_array_equal(found, known)
+        session.reset()
+        if dtype == "float32":
+            follow(session, Reference(model), partial(feeds_of, form), rows)
+    assert len(planned) == 2
+
+
+def test_types_of_caches_are_stored_apart(tmp_path, load, planned):
+    save(tmp_path, main=decoder())
+    feeds = feeds_of("added", 5, 0, 1)
+    wanted = {}
+    for _ in range(2):
+        with load() as program:
+            for dtype in ("float32", "float16", "int8"):
+                found = program.session(dtype).run(feeds)["y"]
+                np.testing.assert_array_equal(found, wanted.setdefault(dtype, found))
+    assert len(planned) == 4
+
+
+# When methods are compiled
+
+
+def test_a_method_of_a_decoder_waits_for_its_first_run(tmp_path, load, planned):
+    """Once all are known to compile, what never runs is not even restored."""
+    save(tmp_path, decode=decoder(), other=linear(np.eye(24, dtype=np.float32)))
+    with load():
+        assert sorted(planned) == ["decode", "other"]
+    for path in stored(tmp_path):
+        if b'"known"' in path.read_bytes():
+            path.unlink()
+    del planned[:]
+    with load() as program:
+        assert planned == []
+        assert program.methods == ("decode", "other")
+        x = np.ones((1, 24), np.float32)
+        np.testing.assert_array_equal(program.run({"x": x}, "other")["y"], x)
+        assert planned == ["other"]
+        program.session().run(feeds_of("added", 1, 0, 0), "decode")
+        assert planned == ["other", "decode"]
+        assert {plan.method for plan in program.explain()} == {"decode", "other"}
+        assert planned == ["other", "decode", "decode"]
+
+
+def test_threads_that_run_a_method_first_compile_it_once(tmp_path, load, planned):
+    save(tmp_path, main=decoder())
+    with load() as program:
+        feeds = feeds_of("added", 3, 0, 0) | {
+            name: np.zeros((1, 2, 0, 6), np.float32) for name in ("past_k", "past_v")
+        }
+        wanted = program.run(feeds)["y"]
+    compiled_file(tmp_path).unlink()
+    del planned[:]
+    with load() as program:
+        found: list[np.ndarray] = []
+        runs = [
+            threading.Thread(target=lambda: found.append(program.run(feeds)["y"])) for _ in "abcd"
+        ]
+        for each in runs:
+            each.start()
+        for each in runs:
+            each.join()
+        assert planned == ["main"]
+        assert len(found) == 4
+        for each in found:
+            np.testing.assert_array_equal(each, wanted)
+
+
+def test_a_forked_child_runs_a_method_first(tmp_path, load):
+    save(tmp_path, main=decoder())
+    load().close()
+    with load() as program:
+        methods = program._open()
+        with methods._lock.current():  # as another thread of the parent may hold it
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    session = program.session()
+                    session.run(feeds_of("added", 3, 0, 0))
+                    methods["main"]
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_closed_program_compiles_nothing(tmp_path, load, planned):
+    save(tmp_path, main=decoder())
+    load().close()
+    program = load()
+    program.close()
+    with pytest.raises(narrowpass.errors.UsageError, match="closed"):
+        program.run({})
+    with pytest.raises(narrowpass.errors.UsageError, match="closed"):
+        program.explain()
+
+
+UNKNOWN = """
+<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+g (float[N, 24] x) => (float[N, 24] y) { y = com.microsoft.Sampling(x, w) }
+"""
+
+
+def test_errors_come_when_a_bundle_is_loaded(tmp_path, load):
+    """Also in later processes: nothing is noted of what does not compile."""
+    broken = onnx.parser.parse_model(UNKNOWN)
+    matrix = np.eye(24, dtype=np.float32)
+    broken.graph.initializer.append(onnx.numpy_helper.from_array(matrix, "w"))
+    save(tmp_path, decode=decoder(), other=broken)
+    for _ in range(2):
+        with pytest.raises(BackendError, match="Sampling"):
+            load()
+
+
+def test_values_to_keep_are_planned_for(tmp_path, bundle, load, planned):
+    load().close()
+    with load(keep=["h"]) as program:
+        assert [*program.run({"x": INPUT}, outputs=["h"])] == ["h"]
+    with pytest.raises(narrowpass.errors.UsageError, match="no method has a value 'nothing'"):
+        load(keep=["nothing"])
+    assert planned == ["main"] * 3
+
+
+def test_native_kernels_can_be_required_of_what_is_restored(tmp_path, bundle, load, planned):
+    load().close()
+    load(require_native=True).close()
+    assert planned == ["main"]
+
+
+# What is not restored
+
+
+@pytest.mark.parametrize("cache", [False, "memory"])
+def test_without_a_cache_folder_nothing_is_stored(tmp_path, bundle, load, cache):
+    load(cache=cache).close()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_another_model_with_the_same_weights(tmp_path, load, planned):
+    """Weights and their file are shared, methods are not."""
+    matrix = np.random.default_rng(0).standard_normal((24, 24)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((2, 24)).astype(np.float32)
+    plain, other = linear(matrix), linear(matrix)
+    other.graph.node[0].attribute.append(onnx.helper.make_attribute("alpha", 2.0))
+    for model, factor in ((plain, 1), (other, 2), (plain, 1), (other, 2)):
+        path = save(tmp_path, main=model)
+        with load() as program:
+            wanted = factor * (x @ matrix.T)
+            np.testing.assert_allclose(program.run({"x": x})["y"], wanted, rtol=1e-5, atol=1e-5)
+        assert path.exists()
+    assert planned == ["main", "main"]
+
+
+def test_a_model_that_was_changed_after_loading(tmp_path, bundle, load, planned):
+    """A bundle given as an object may be another one than its files."""
+    load().close()
+    loaded = Bundle.load(bundle)
+    for node in loaded.methods["main"].graph:
+        if node.op_type == "Relu":
+            node.op_type = "Neg"
+    found = narrowpass.load(loaded, "xnn-cpu", cache_dir=tmp_path / "cache").run({"x": INPUT})["y"]
+    changed = network()
+    changed.graph.node[1].op_type = "Neg"
+    (known,) = expected_outputs(changed, {"x": INPUT}).values()
+    np.testing.assert_allclose(found, known, rtol=ACCUMULATED.relative, atol=1e-5)
+    assert planned == ["main", "main"]
+
+
+def test_options_and_processors_have_their_own_methods(
+    tmp_path, bundle, load, planned, monkeypatch
+):
+    load().close()
+    load("xnn-cpu{winograd=false}").close()
+    assert planned == ["main"] * 2
+    monkeypatch.setitem(target.OVERRIDES, "fp32_lanes", 0)
+    load().close()
+    assert planned == ["main"] * 3
+    load().close()
+    assert planned == ["main"] * 3
+
+
+def test_methods_of_other_code_are_planned_again(tmp_path, bundle, load, planned, monkeypatch):
+    load().close()
+    before = {path: path.read_bytes() for path in stored(tmp_path)}
+    monkeypatch.setattr(stored_methods, "code_of", lambda packages: iter(["other"]))
+    load().close()
+    assert planned == ["main"] * 2
+    assert {path: path.read_bytes() != old for path, old in before.items()} == dict.fromkeys(
+        stored(tmp_path), True
+    )
+
+
+def test_code_is_known_by_each_of_its_files():
+    lines = [*stored_methods.code_of(["narrowpass_planning", "narrowpass_xnn_cpu"])]
+    for name in ("memory/arena.py", "lower/rules.py"):
+        assert sum(f"/{name} " in line for line in lines) == 1
+    assert any(".so " in line for line in lines)
+
+
+def test_weights_that_are_gone_are_packed_again(tmp_path, bundle, load, planned):
+    """A stored method has names of weights alone."""
+    with load() as program:
+        wanted = program.run({"x": INPUT})["y"]
+    for path in (tmp_path / "cache").glob("*.weights*"):
+        path.unlink()
+    del program
+    with load() as program:
+        np.testing.assert_array_equal(program.run({"x": INPUT})["y"], wanted)
+    with load() as program:
+        np.testing.assert_array_equal(program.run({"x": INPUT})["y"], wanted)
+
+
+FOREIGN = {
+    "empty": lambda path: path.write_bytes(b""),
+    "short": lambda path: path.write_bytes(path.read_bytes()[:40]),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b" "),
+    "a byte": lambda path: path.write_bytes(path.read_bytes()[:-9] + b"7" + path.read_bytes()[-8:]),
+    "version": lambda path: path.write_bytes(path.read_bytes()[:8] + b"\2" + path.read_bytes()[9:]),
+    "text": lambda path: path.write_bytes(b"{}" * 100),
+    "for all": lambda path: path.chmod(0o666),
+    "for the group": lambda path: path.chmod(0o664),
+    "a link": lambda path: path.rename(path.with_name("other")) and path.symlink_to("other"),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+}
+
+
+@pytest.mark.parametrize("change", FOREIGN)
+def test_a_file_that_is_damaged_or_foreign_is_planned_again(
+    tmp_path, bundle, load, planned, change
+):
+    """And written again: the next process restores it."""
+    with load() as program:
+        wanted = program.run({"x": INPUT})["y"]
+    for path in stored(tmp_path):
+        FOREIGN[change](path)
+    for _ in range(2):
+        with load() as program:
+            np.testing.assert_array_equal(program.run({"x": INPUT})["y"], wanted)
+    assert planned == ["main"] * 2
+
+
+def test_a_file_of_another_user(tmp_path, bundle, load, planned):
+    if os.geteuid():
+        pytest.skip("only the superuser can change the owner of a file")
+    load().close()
+    for path in stored(tmp_path):
+        os.chown(path, 12345, 12345)
+    load().close()
+    (tmp_path / "cache").chmod(0o777)
+    load().close()
+    assert planned == ["main"] * 3
+
+
+def test_a_document_under_the_name_of_another(tmp_path, load, planned):
+    """The key of a file is in its checksum: one that is copied over another is none."""
+    matrix = np.random.default_rng(0).standard_normal((24, 24)).astype(np.float32)
+    save(tmp_path, one=linear(matrix), two=linear(-matrix))
+    load().close()
+    one, two = sorted(stored(tmp_path), key=lambda path: path.stat().st_size)[-2:]
+    two.write_bytes(one.read_bytes())
+    with load() as program:
+        x = np.eye(24, dtype=np.float32)
+        np.testing.assert_allclose(program.run({"x": x}, "one")["y"], matrix.T, rtol=1e-6)
+        np.testing.assert_allclose(program.run({"x": x}, "two")["y"], -matrix.T, rtol=1e-6)
+    assert len(planned) == 3
+
+
+def test_a_disk_that_is_full(tmp_path, bundle):
+    """A limit of the size of files stops the write as a full disk does: in the middle."""
+    script = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[1] / "kits")!r})
+import numpy as np, narrowpass
+from cache_kit import INPUT
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
+for _ in range(2):
+    program = narrowpass.load({str(bundle)!r}, "xnn-cpu", cache_dir={str(tmp_path / "cache")!r})
+    np.save(sys.stdout.buffer, program.run({{"x": INPUT}})["y"].sum())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(stored(tmp_path)) <= 1  # signatures are short
+
+
+def test_what_cannot_be_stored_is_planned_in_each_process(tmp_path, load, planned):
+    """Here a node that the host runs."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N, 8, 8] x) => (float[N] z) { y = MatMul(x, w) z = Det(y) }"""
+    )
+    rng = np.random.default_rng(0)
+    matrix, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 8), (2, 8, 8)))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(matrix, "w"))
+    save(tmp_path, main=model)
+    for _ in range(2):
+        with load() as program:
+            found = program.run({"x": x})["z"]
+            np.testing.assert_allclose(found, np.linalg.det(x @ matrix), rtol=1e-3)
+    assert planned == ["main"] * 2
+
+
+def test_methods_are_pruned_with_their_weights(tmp_path, bundle, load, planned):
+    load().close()
+    assert stored(tmp_path)
+    prune(tmp_path / "cache", 1 << 30, PACKER)
+    assert stored(tmp_path)
+    prune(tmp_path / "cache", 0, PACKER)
+    assert not stored(tmp_path)
+    load().close()
+    assert planned == ["main"] * 2
