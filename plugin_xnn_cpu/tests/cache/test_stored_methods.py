@@ -413,6 +413,27 @@ for _ in range(2):
     assert len(stored(tmp_path)) <= 1  # signatures are short
 
 
+def test_constants_of_a_damaged_bundle_are_not_stored(tmp_path, load, planned):
+    """They are not packed, so that nothing compares them; once repaired, results are right."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N, 100] x) => (float[N, 100] y) { y = Add(x, w) }"""
+    )
+    row = np.arange(100, dtype=np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(row, "w"))
+    weights = save(tmp_path, main=model) / "weights.safetensors"
+    right = weights.read_bytes()
+    x = np.zeros((1, 100), np.float32)
+    weights.write_bytes(right[:-4] + np.float32(7).tobytes())
+    with load() as program:
+        assert program.run({"x": x})["y"][0, -1] == 7
+    weights.write_bytes(right)
+    for _ in range(2):
+        with load() as program:
+            np.testing.assert_array_equal(program.run({"x": x})["y"][0], row)
+    assert planned == ["main"] * 2
+
+
 def test_what_cannot_be_stored_is_planned_in_each_process(tmp_path, load, planned):
     """Here a node that the host runs."""
     model = onnx.parser.parse_model(

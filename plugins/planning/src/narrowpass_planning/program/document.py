@@ -18,7 +18,7 @@ from narrowpass_planning.program.compiled_graph import CompiledGraph
 from narrowpass_planning.program.method import Graphs, Interface, Method
 from narrowpass_planning.program.shape_nodes import rebuilt
 from narrowpass_planning.state.fed import Fed, FedMask
-from narrowpass_planning.stored.codec import Decoder, Encoder
+from narrowpass_planning.stored.codec import LARGEST, Decoder, Encoder
 from narrowpass_planning.stored.errors import NotStorableError
 from narrowpass_planning.weights.weight import Weight
 
@@ -50,7 +50,7 @@ def document_of(
 
     Raises:
         NotStorableError: it has what the format does not: control flow, nodes that the reference
-            evaluator runs, or values to keep.
+            evaluator runs, or values to keep; or a tensor of the bundle is damaged.
     """
     interface = method.interface
     if type(method.graphs) is not Graphs or interface.defaults or interface.observable:
@@ -58,7 +58,7 @@ def document_of(
     encoder = Encoder(tensors, {**CLASSES, **storage.classes()})
     graph = method.graphs.last
     constants = {name: encoder.array(weight.view()) for name, weight in graph.constants.items()}
-    return {
+    document = {
         "name": interface.name,
         "inputs": [_spec(spec) for spec in interface.checker.inputs],
         "outputs": list(interface.outputs),
@@ -71,6 +71,8 @@ def document_of(
         "slots": encoder.slots,
         "weights": encoder.weights,
     }
+    tensors.check(None if encoder.copies_much else LARGEST)
+    return document
 
 
 def _appends(checker: FeedChecker, fed: Fed, encoder: Encoder) -> list[Any]:

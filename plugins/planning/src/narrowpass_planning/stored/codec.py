@@ -39,7 +39,7 @@ Classes = Mapping[str, type[Any]]
 _SMALL = 1 << 12
 """Bytes of an array that are stored without a look for an equal tensor of the bundle."""
 
-_LARGEST = 1 << 20
+LARGEST = 1 << 20
 """Bytes of an array, computed from constants, that are stored."""
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -71,6 +71,7 @@ class Encoder:
     Attributes:
         slots: rows of the table of slots: name, dtype, and the constant or None.
         weights: rows of the table of weights.
+        copies_much: whether an array that is stored itself is not small.
     """
 
     def __init__(self, tensors: NamedTensors, classes: Classes) -> None:
@@ -78,6 +79,7 @@ class Encoder:
         self._classes = _known(classes)
         self.slots: list[Any] = []
         self.weights: list[Any] = []
+        self.copies_much = False
         self._slots: dict[Slot, int] = {}
         self._weights: dict[int, tuple[int, Weight]] = {}  # kept alive, as ids name them
 
@@ -127,8 +129,9 @@ class Encoder:
         key = self._tensors.key_of(array) if array.nbytes > _SMALL else None
         if key is not None:
             return ["m", array.dtype.name, shape, key]
-        if array.nbytes > _LARGEST:
+        if array.nbytes > LARGEST:
             raise NotStorableError(f"a constant of {array.nbytes} bytes is computed")
+        self.copies_much |= array.nbytes > _SMALL
         return ["a", array.dtype.name, shape, _text(array)]
 
     def weight(self, weight: Weight) -> int:

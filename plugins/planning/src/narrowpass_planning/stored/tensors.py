@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from narrowpass.errors import InputError
 from narrowpass_ir.io import MappedTensor
-from narrowpass_planning.stored.errors import StaleError
+from narrowpass_planning.stored.errors import NotStorableError, StaleError
 from narrowpass_planning.weights.names import identity_from
 
 if TYPE_CHECKING:
@@ -53,3 +54,19 @@ class NamedTensors:
         if not isinstance(tensor, MappedTensor):
             raise StaleError(f"the bundle has no tensor {key!r}")
         return tensor
+
+    def check(self, largest: int | None = None) -> None:
+        """Compare tensors with their hashes: what is stored must not outlive a damaged file.
+
+        Args:
+            largest: bytes of the tensors that are read; None for all.
+
+        Raises:
+            NotStorableError: one is damaged.
+        """
+        for item in self._data.values():
+            if isinstance(item.tensor, MappedTensor) and item.nbytes <= (largest or item.nbytes):
+                try:
+                    item.tensor.checked()
+                except InputError as error:
+                    raise NotStorableError(str(error)) from error
