@@ -66,7 +66,7 @@ def test_a_model_is_verified_before_it_is_used(path):
 
 
 def sign(path):
-    """Give the manifest the hash that the file of a method has now."""
+    """Write to the manifest the hash that the file of a method has now."""
     manifest = json.loads((path / "manifest.json").read_bytes())
     for method in manifest["methods"]:
         data = (path / method["file"]["path"]).read_bytes()

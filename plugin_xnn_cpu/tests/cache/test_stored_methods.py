@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -211,6 +213,24 @@ def test_a_forked_child_runs_a_method_first(tmp_path, load):
                 finally:
                     os._exit(code)
             assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_program_without_state_keeps_no_models(bundle, load, monkeypatch):
+    """Neither the one that has planned them, nor the one that has restored them."""
+    opened = []
+    load_unread = Bundle.load_unread
+
+    def noted(*given):
+        found = load_unread(*given)
+        opened.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Bundle, "load_unread", noted)
+    for _ in range(2):
+        with load() as program:
+            gc.collect()
+            assert opened.pop()() is None
+            program.run({"x": INPUT})
 
 
 def test_a_closed_program_compiles_nothing(tmp_path, load, planned):

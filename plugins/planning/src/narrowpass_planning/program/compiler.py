@@ -101,6 +101,10 @@ class MethodCompiler:
         if self._stored is not None:
             self._stored.save(method, form, appends, self._context(method.name, session, {}))
 
+    def forget_stored(self) -> None:
+        """Let go of the bundle, once all methods are there."""
+        self._stored = None
+
     def _context(
         self, name: str, session: Session | None, identities: Mapping[int, str]
     ) -> CompileContext:

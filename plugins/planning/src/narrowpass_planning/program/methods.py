@@ -26,8 +26,8 @@ class Methods(Mapping[str, "Method"]):
     """The methods of a program by name, in the bundle's order. Several threads may ask for one.
 
     All are compiled at once, so that errors come before the first run. Where it is known that they
-    compile, and caches grow, each waits until it is first asked for: sessions run methods that are
-    compiled for them, and `decode` with its caches as feeds may never run.
+    compile, and KV caches are among the states, each waits until it is first asked for: sessions
+    run methods that are compiled for them, and `decode` with its caches as feeds may never run.
 
     Args:
         sources: of the program.

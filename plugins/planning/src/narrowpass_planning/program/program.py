@@ -105,6 +105,8 @@ class PlannedProgram(Program):
         self._methods: Methods | None = Methods(sources, self._compiler, known=known is not None)
         if stored is not None and known is None:
             stored.note(self._signatures)
+        if self._appending is None:
+            self._compiler.forget_stored()
 
     @property
     def partitions(self) -> Mapping[str, Sequence[Partition]]:

@@ -25,7 +25,7 @@ from narrowpass_planning.weights.folder import METHOD, chosen_folder
 from narrowpass_planning.weights.weight import digest
 
 if TYPE_CHECKING:
-    from narrowpass.bundle.manifest import Manifest
+    from narrowpass.bundle import Manifest
     from narrowpass_planning.program.context import CompileContext
     from narrowpass_planning.program.method import Method
     from narrowpass_planning.program.sources import Sources

@@ -197,20 +197,24 @@ class Decoder:
             return stored
         kind = stored[0]
         if kind == "t":
-            return tuple([self.value(each) for each in stored[1]])
+            return tuple(self._values(stored[1]))
         if kind == "s":
             return self.slots[stored[1]]
         if kind == "c":
             known = self._classes[stored[1]]
-            values = map(self.value, stored[2])
+            values = self._values(stored[2])
             return known.type(**dict(zip(known.fields, values, strict=True)))
         if kind == "w":
             return self.weights[stored[1]]
         if kind in "am":
             return self._array(*stored)
         if kind == "l":
-            return [self.value(each) for each in stored[1]]
+            return self._values(stored[1])
         return base64.b64decode(stored[1]) if kind == "b" else dtype_of(stored[1])
+
+    def _values(self, stored: list[Any]) -> list[Any]:
+        # Most are numbers and None, which a call would only return.
+        return [self.value(each) if type(each) is list else each for each in stored]
 
     def _array(self, kind: str, name: str, shape: list[int] | None, content: str) -> Any:
         dtype = dtype_of(name)
