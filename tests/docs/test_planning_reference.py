@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("narrowpass_planning")
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planning.md"
-PACKAGES = ("graph", "memory", "partitioner", "plan", "program", "weights")
+PACKAGES = ("graph", "memory", "partitioner", "plan", "program", "stored", "weights")
 _CURRENT = re.compile(r"^\.\. currentmodule:: (narrowpass_planning\.\w+)$", re.MULTILINE)
 _NAME = re.compile(r"^\.\. auto(?:class|function|data):: (\w+)$", re.MULTILINE)
 

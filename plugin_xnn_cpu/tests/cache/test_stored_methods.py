@@ -11,6 +11,7 @@ import weakref
 from functools import partial
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -113,6 +114,51 @@ np.save({str(tmp_path / "y.npy")!r}, program.run({{"x": x}})["y"])
 """
     subprocess.run([sys.executable, "-c", script], check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), wanted)
+
+
+RNG = np.random.default_rng(3)
+NARROW = {
+    "blocks of 4 bits": (
+        "v = DequantizeLinear <axis = 0, block_size = 32> (w, s) y = MatMul(x, v)",
+        RNG.integers(-8, 8, (128, 96)).astype(ml_dtypes.int4),
+        np.repeat(scales := RNG.random((4, 96), np.float32), 32, 0),
+        scales,
+    ),
+    "int8 per channel": (
+        "v = DequantizeLinear <axis = 1> (w, s) y = MatMul(x, v)",
+        RNG.integers(-128, 128, (128, 96)).astype(np.int8),
+        scales := RNG.random(96, np.float32),
+        scales,
+    ),
+    "float16": (
+        "v = Cast <to = 1> (w) y = MatMul(x, v)",
+        RNG.standard_normal((128, 96)).astype(np.float16),
+        np.float32(1),
+        np.zeros(1, np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_restored_programs_find_narrow_weights(tmp_path, load, planned, kind):
+    """The oracle is numpy, in double; the bits are those of the program that was planned."""
+    text, integers, factors, scales = NARROW[kind]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N, 128] x) => (float[N, 96] y) {{ {text} }}"""
+    )
+    weight = ir.serde.serialize_tensor(ir.tensor(integers, name="w"))
+    model.graph.initializer.extend([weight, onnx.numpy_helper.from_array(scales, "s")])
+    save(tmp_path, main=model)
+    x = np.random.default_rng(1).standard_normal((3, 128)).astype(np.float32)
+    right = x.astype(np.float64) @ (integers.astype(np.float64) * factors)
+    bound = ACCUMULATED.relative * np.abs(right).max()
+    with load() as program, load() as again:
+        for rows in (1, 3):
+            found = program.run({"x": x[:rows]})["y"]
+            np.testing.assert_allclose(found, right[:rows], rtol=0, atol=bound)
+            np.testing.assert_array_equal(again.run({"x": x[:rows]})["y"], found)
+    assert planned == ["main"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
