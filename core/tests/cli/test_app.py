@@ -83,14 +83,14 @@ def test_command_of_a_plugin(call, commands):
 
 
 def test_command_with_the_name_of_a_built_in_one(call, commands):
-    commands(replay=lambda: None, greet=lambda: None)
+    commands(completion=lambda: None, greet=lambda: None)
     error = call("greet", code=2).err
-    assert "'replay' of dist-fake 1.0" in error
+    assert "'completion' of dist-fake 1.0" in error
     assert "--disable-plugin" in error
     helped = call("--help")
     assert "\n  build " in helped.out
     assert "dist-fake" in helped.err
-    assert call("replay", "--help").out.startswith("Usage: narrowpass replay")
+    assert call("completion", "--help").out.startswith("Usage: narrowpass completion")
 
 
 def test_broken_plugin_stops_nothing(call, install):

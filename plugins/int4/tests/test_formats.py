@@ -459,7 +459,7 @@ def test_dynamic_activations_let_attention_be_rounded():
     )
     assert not requests_of(rewritten(attending(), "int4{head=int4}").graph)
     red = requests_of(rewritten(attending(), "int4{activations=dynamic,head=int4,red=[qk]}").graph)
-    assert red == weights | {name: "bfloat16" for name in ("y", "z", "r")}
+    assert red == weights | dict.fromkeys(("y", "z", "r"), "bfloat16")
     bundle = build(attending(), "int4{activations=dynamic,head=int4}")
     assert bundle.reports[-1].methods["main"].counters["rounded"] == 4
 

@@ -23,7 +23,6 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "plugins": "narrowpass.cli.plugins:plugins",
         "passes": "narrowpass.cli.passes:passes",
         "backends": "narrowpass.cli.backends:backends",
-        "replay": "narrowpass.cli.replay:replay",
         "completion": "narrowpass.cli.completion:completion",
     }
 )

@@ -17,11 +17,12 @@ __all__ = ["narrowpass_commands"]
 
 @hookimpl
 def narrowpass_commands() -> list[click.Command]:
-    """Register ``narrowpass bench``, ``compare``, ``explain``, ``inspect`` and ``run``."""
+    """Register ``bench``, ``compare``, ``explain``, ``inspect``, ``replay`` and ``run``."""
     from narrowpass_analysis.bench import bench
     from narrowpass_analysis.compare import compare
     from narrowpass_analysis.explain import explain
     from narrowpass_analysis.inspect import inspect
+    from narrowpass_analysis.replay import replay
     from narrowpass_analysis.run import run
 
-    return [bench, compare, explain, inspect, run]
+    return [bench, compare, explain, inspect, replay, run]

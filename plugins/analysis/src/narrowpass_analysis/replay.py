@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from narrowpass.cli.build import Watch, watch_options
 from narrowpass.cli.options import json_option
 from narrowpass.cli.output import print_json
 from narrowpass.cli.state import State, pass_state
+from narrowpass.cli.watch import Watch, watch_options
 from narrowpass.errors import NarrowpassError, UsageError
 
 
