@@ -343,8 +343,8 @@ void NP_OF_ISA(np_nbits_int8_many)(const np_nbits_job *job, size_t panel, size_t
     else unpack(b.words, words, weights, piece, 8);
     const size_t at = number * np_nbits_row_stride(p->rows) + row;
     for (size_t r = 0; !common && r < rows; r += LANES) {
-      const vec sums = floats(*(const ivec *)(job->rows.row_sums + at + r));
-      store(less + r, -load(job->rows.scales + at + r) * sums);
+      const vec wide = floats(*(const ivec *)(job->rows.row_sums + at + r));
+      store(less + r, -load(job->rows.scales + at + r) * wide);
     }
     for (size_t column = 0; column < COLUMNS; column += TILE_VECTORS * LANES) {
       const tile_view t = {

@@ -1,7 +1,7 @@
 """Attention whose operands may be rounded to bfloat16, beside numpy in float64.
 
-A score is off by half a unit (2^-9) of q and of k in each of its terms, an exponential and a value by as
-much of itself. What follows for the result is added up by `bound`, element by element.
+A score is off by half a unit (2^-9) of q and of k in each of its terms, an exponential and a value
+by as much of itself. `expected` adds up what follows for each element of the result.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def assert_within(found: np.ndarray, wanted: np.ndarray, bound: np.ndarray) -> N
     assert np.all(error <= bound), float((error / bound).max())
 
 
-BORDERS = st.sampled_from([1, 2, 15, 16, 17, 31, 32, 33, 34, 48, 49, 63, 64, 65, 100, 255, 257, 300])
+BORDERS = st.sampled_from(
+    [1, 2, 15, 16, 17, 31, 32, 33, 34, 48, 49, 63, 64, 65, 100, 255, 257, 300]
+)
 
 
 @needs_tiles

@@ -39,7 +39,7 @@ def test_rows_in_blocks_of_int8(bits, zeros, target):
 @pytest.mark.parametrize("zeros", [None, "packed", "floats"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_row_does_not_depend_on_how_many_there_are(bits, zeros, target, monkeypatch):
-    """The same bits alone and among others, up to 31 rows: GEMV, rows of a tile, groups of tiles."""
+    """The same bits alone and among others, up to 31 rows: GEMV, dot products, tiles."""
     monkeypatch.setattr(kernels, "TARGET", target)
     model, _, _ = nbits(bits, 32, zeros, 320, 70, bias=True, level=4)
     x = rows_of(31, 320)

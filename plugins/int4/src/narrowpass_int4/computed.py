@@ -65,7 +65,9 @@ def _without_weights(model: ir.Model) -> Iterator[ir.Node]:
             computed.update(body.inputs)
         if bodies or any(value in computed for value in node.inputs if value is not None):
             computed.update(node.outputs)
-        if (node.domain, node.op_type) in _ATTENTION or (not node.domain and node.op_type == "MatMul" and computed.issuperset(node.inputs)):
+        if (node.domain, node.op_type) in _ATTENTION or (
+            not node.domain and node.op_type == "MatMul" and computed.issuperset(node.inputs)
+        ):
             yield node
 
 
