@@ -58,7 +58,7 @@ def request_rounded_attention(model: ir.Model, red: Sequence[str], ctx: Context)
 
 def _without_weights(model: ir.Model) -> Iterator[ir.Node]:
     """Yield attention, and matmuls of which neither operand follows from constants alone."""
-    computed = set(model.graph.inputs)
+    computed = {value for value in model.graph.inputs if value.const_value is None}
     for node in model.graph.all_nodes():
         bodies = [value.as_graph() for value in node.attributes.values() if _is_graph(value)]
         for body in bodies:
