@@ -7,8 +7,11 @@ import onnx_ir as ir
 import pytest
 from int4_kit import build, constants, decisions, floats, kinds, model, rewritten, run
 from onnx import helper
+from threadpoolctl import threadpool_info
 
 from narrowpass.errors import DataError, PassError
+from narrowpass_int4 import rewriting
+from narrowpass_int4.data import hessian, observation
 from narrowpass_int4.data.hessian import Hessian
 from narrowpass_int4.methods.absorb import divide, find_divisors
 
@@ -215,3 +218,31 @@ def test_bodies_and_shape_computations_between_layers():
     after = rewritten(proto, "int4{method=gptq,head=int4}", data)
     plain = rewritten(proto, "int4{method=rtn,head=int4}")
     assert noise(proto, after, data[0]) < noise(proto, plain, data[0])
+
+
+def test_blas_has_one_thread_while_weights_are_quantized(monkeypatch):
+    """And as many as before where the model runs, and afterwards."""
+
+    def count():
+        return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+    seen: dict[str, list[int]] = {}
+
+    def watched(module, name):
+        before = getattr(module, name)
+
+        def call(*args, **named):
+            seen[name] = count()
+            return before(*args, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    watched(rewriting, "quantize")
+    watched(hessian, "columns_of")
+    monkeypatch.setattr(observation, "columns_of", hessian.columns_of)
+    wanted = count()
+    if not wanted:
+        pytest.skip("numpy has no BLAS that threadpoolctl knows")
+    build(gated(), "int4{method=gptq,head=int4}", samples(2))
+    assert set(seen["quantize"]) == {1}
+    assert seen["columns_of"] == count() == wanted

@@ -25,6 +25,7 @@ from narrowpass_int4.storage.emission import Emitter
 from narrowpass_int4.storage.packing import FloatPacker, NbitsPacker, QdqPacker
 from narrowpass_int4.storage.pieces import Layout
 from narrowpass_int4.stored import INT8_ROWS
+from narrowpass_int4.threads import threads_for
 from narrowpass_ir.subgraphs import nested_graphs
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ class Rewriting:
         with Observation(self._model, samples, backend, compared=compared) as self._observed:
             for group in groups(self._model.graph, self._plan.jobs):
                 self._progress(done, total)
-                self._quantize_group(group, self._observed.hessian(group))
+                hessian = self._observed.hessian(group)
+                with threads_for(group.inner):
+                    self._quantize_group(group, hessian)
                 done += len(group.jobs)
         self._progress(total, total)
 

@@ -8,20 +8,21 @@ from contextlib import AbstractContextManager
 from narrowpass_reference import blas_threads
 
 SMALL = 4096
-"""Rows up to which a second thread saves microseconds of a matmul: waiting for that thread takes
-about as long where cores are free, and milliseconds where other processes use them."""
+"""K up to which weights are quantized with one thread. GPTQ is thousands of matmuls of 16 to 128
+columns: a second thread saves microseconds of each, and waiting for it costs as much where cores
+are free, and milliseconds where other processes use them."""
 
 MOST = 4
 """Threads that have matrices of their own: each adds to the memory."""
 
 
-def threads_for(size: int) -> AbstractContextManager[None]:
-    """Return a context for a chain of small matmuls or factorizations, such as a loop over columns.
+def threads_for(inner: int) -> AbstractContextManager[None]:
+    """Return a context in which BLAS has the threads that quantize weights soonest.
 
     Args:
-        size: rows of the matrices: one thread up to `SMALL`, and as many as BLAS has above.
+        inner: K of the weights: one thread up to `SMALL`, and as many as BLAS has above.
     """
-    return blas_threads(1 if size <= SMALL else None)
+    return blas_threads(1 if inner <= SMALL else None)
 
 
 def workers() -> int:

@@ -30,6 +30,12 @@ class Group:
         """The first matrix."""
         return self.jobs[0].matrices[0]
 
+    @property
+    def inner(self) -> int:
+        """How many elements each output of its weights adds up: K."""
+        job = self.jobs[0]
+        return job.dims[job.axis]
+
 
 def groups(graph: ir.Graph, jobs: Sequence[Job]) -> list[Group]:
     """Return all weights in groups, in the order of the nodes that read them.

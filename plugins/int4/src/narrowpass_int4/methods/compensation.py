@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from narrowpass_int4.methods.curvature import inverse_of_upper
-from narrowpass_int4.threads import threads_for
 
 Array = np.ndarray[Any, Any]
 
@@ -32,8 +31,7 @@ def compensation(hessian: Array, cross: Array) -> Array:
     ridge = damping * np.eye(len(hessian), dtype=hessian.dtype)
     # L · Lᵀ = H + ridge, and V = L⁻ᵀ: the inverse is V · Vᵀ, nearly all of it matmuls, which run at
     # several times the rate of LAPACK's triangular solves.
-    with threads_for(len(hessian)):
-        upper = np.ascontiguousarray(np.linalg.cholesky(hessian + ridge).T)
-        inverse = inverse_of_upper(upper)
-        found = (cross + ridge).T @ (inverse @ inverse.T)
+    upper = np.ascontiguousarray(np.linalg.cholesky(hessian + ridge).T)
+    inverse = inverse_of_upper(upper)
+    found = (cross + ridge).T @ (inverse @ inverse.T)
     return np.ascontiguousarray(found, np.float32)
