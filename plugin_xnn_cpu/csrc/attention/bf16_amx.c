@@ -321,20 +321,62 @@ NP_INLINE void store_results(const struct np_attention_params *p, const block_me
   }
 }
 
-/* Keys that some row of a block sees: in front of `last`, from `first` on, a multiple of PANEL. */
-typedef struct {
-  size_t first;
-  size_t last;
-} seen_keys;
-
-NP_INLINE seen_keys keys_of_block(const struct np_attention_params *p, size_t row, size_t rows) {
+NP_INLINE np_bf16_seen keys_of_block(const np_bf16_attention *job, size_t row, size_t rows) {
+  const struct np_attention_params *p = job->operands->task->params;
   const struct np_visible *v = &p->visible;
   const size_t first = v->position + (v->moves ? row : 0) + 1, size = v->window_size;
   const size_t last = first + (v->moves ? rows - 1 : 0);
-  return (seen_keys){
+  np_bf16_seen seen = {
       .first = size > 0 && first > size ? (first - size) / PANEL * PANEL : 0,
       .last = v->causal ? np_min(p->keys, last) : p->keys,
   };
+  if (job->seen != NULL) {
+    const np_bf16_seen *masked = &job->seen[row / ROWS];
+    seen.first = np_max(seen.first, masked->first);
+    seen.last = np_min(seen.last, masked->last);
+    seen.clear = masked->clear;
+  }
+  return seen;
+}
+
+/* Whether all elements of a panel of the mask, of whole vectors, have these bits. */
+NP_INLINE int panel_is(const float *mask, ptrdiff_t stride, size_t rows, int32_t bits) {
+  const __m512i same = _mm512_set1_epi32(bits);
+  __m512i other = _mm512_setzero_si512();
+  for (size_t m = 0; m < rows; m++, mask += stride) {
+    const __m512i a = _mm512_loadu_si512(mask), b = _mm512_loadu_si512(mask + LANES);
+    other = _mm512_or_si512(other, _mm512_xor_si512(a, same));
+    other = _mm512_or_si512(other, _mm512_xor_si512(b, same));
+  }
+  return _mm512_test_epi32_mask(other, other) == 0;
+}
+
+void NP_OF_ISA(np_attention_bf16_look)(const np_bf16_attention *job, size_t block) {
+  const np_attention_job *task = job->operands->task;
+  const struct np_attention_params *p = task->params;
+  const size_t row = block * ROWS, rows = np_min(p->rows - row, ROWS);
+  const ptrdiff_t stride = p->mask_strides[3];
+  const float *mask = (const float *)task->mask + (ptrdiff_t)row * stride;
+  const int32_t hidden = (int32_t)np_bits_of(-INFINITY);
+  const size_t whole = p->keys / PANEL * PANEL;
+  np_bf16_seen seen = {0, 0, p->keys};
+  int is_hidden = 1; /* whether no row sees the panel that is cut off */
+  for (size_t n = whole; n < p->keys; n++) {
+    for (size_t m = 0; m < rows; m++) {
+      is_hidden &= np_bits_of(mask[(ptrdiff_t)m * stride + (ptrdiff_t)n]) == (uint32_t)hidden;
+    }
+  }
+  if (is_hidden) seen.last = whole;
+  while (seen.clear < whole && panel_is(mask + seen.clear, stride, rows, 0)) seen.clear += PANEL;
+  while (seen.first < whole && panel_is(mask + seen.first, stride, rows, hidden)) {
+    seen.first += PANEL;
+  }
+  if (seen.last == whole) {
+    while (seen.last > seen.first && panel_is(mask + seen.last - PANEL, stride, rows, hidden)) {
+      seen.last -= PANEL;
+    }
+  }
+  job->seen[block] = seen;
 }
 
 NP_INLINE void attend_block(const np_bf16_attention *job, size_t head, size_t row, size_t rows,
@@ -356,9 +398,12 @@ NP_INLINE void attend_block(const np_bf16_attention *job, size_t head, size_t ro
     b->most[m] = -INFINITY;
     b->sum[m] = 0.0f;
   }
-  const seen_keys seen = keys_of_block(&p, row, rows);
-  for (size_t n = seen.first; n < seen.last; n += KEYS) {
-    p.keys = np_min(seen.last - n, KEYS);
+  const np_bf16_seen seen = keys_of_block(job, row, rows);
+  const int32_t mask = p.mask;
+  for (size_t n = seen.first; n < seen.last; n += p.keys) {
+    const int is_clear = n < seen.clear;
+    p.mask = is_clear ? NP_MASK_NONE : mask;
+    p.keys = np_min((is_clear ? np_min(seen.clear, seen.last) : seen.last) - n, KEYS);
     multiply_keys(b, keys + n * depth, depth, p.keys, a_tiles);
     weigh_rows(&p, b, task->mask, masked + (ptrdiff_t)n * p.mask_strides[4], row, rows, n, width);
     multiply_values(b, values + n * PANEL, panel_size, width, p.keys, a_tiles);
