@@ -78,8 +78,8 @@ class CompileOptions:
         require_native: whether a node that the backend leaves to a fallback is an error; see
             `compile_bundle`.
         cache: whether weights that a backend packs are shared by methods and programs and kept
-            on disk for later processes; ``memory``: shared only; False: neither.
-        cache_dir: the folder of packed weights; None for ``NARROWPASS_CACHE_DIR`` or the user's
+            on disk for later processes, as are its plans; ``memory``: shared only; False: neither.
+        cache_dir: the folder of both; None for ``NARROWPASS_CACHE_DIR`` or the user's
             cache directory.
         observe: whether values of `keep` are read by `Program.observe` alone. A backend then need
             not return them from `run`, and is free to choose their layout and memory.
