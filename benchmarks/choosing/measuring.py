@@ -1,0 +1,135 @@
+"""The figures of one model: its forms, their errors on fresh samples, and their times in turns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import narrowpass
+import numpy as np
+from data import samples
+from forms import AUTO, PEER, WIDE, builders, limit_of
+from gallery import Model
+from gallery.model import Array, Feeds
+from gallery.packages import FOLDER
+from narrowpass_auto.limits import Limit
+
+Run = Callable[[Feeds], Mapping[str, Array]]
+
+_TURN = 0.05
+"""Seconds that a form runs for in its turn, once at least."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How models are measured.
+
+    Attributes:
+        limit: text of a limit for all models; None for that of each.
+        rounds: how often each form has its turn.
+    """
+
+    limit: str | None
+    rounds: int
+
+
+def measure(model: Model, settings: Settings) -> dict[str, Any]:
+    """Return the figures of a model.
+
+    Raises:
+        Exception: there is no file of it, or it does not run as `fold` leaves it.
+    """
+    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime's tools use the root
+    path = model.build(FOLDER)
+    seen, fresh = samples(path, model)
+    limit = settings.limit or limit_of(model.name)
+    row: dict[str, Any] = {"group": model.group, "limit": limit}
+    with tempfile.TemporaryDirectory() as folder:
+        runs: dict[str, Run] = {}
+        forms: dict[str, dict[str, Any]] = {}
+        for name, build in builders(path, Path(folder), seen, limit).items():
+            runs, forms[name] = _with(runs, name, build, fresh, limit)
+            if name == WIDE and "failure" in forms[WIDE]:
+                return {**row, "failure": forms[WIDE]["failure"]}
+        timed = {name: runs[name] for name in runs if name in (WIDE, AUTO) or forms[name]["within"]}
+        for name, seconds in _in_turns(timed, fresh, settings.rounds).items():
+            forms[name]["seconds"] = seconds
+    return {**row, "forms": forms}
+
+
+def _with(
+    runs: Mapping[str, Run],
+    name: str,
+    build: Callable[[], tuple[Path, dict[str, Any]]],
+    fresh: Sequence[Feeds],
+    limit: str,
+) -> tuple[dict[str, Run], dict[str, Any]]:
+    """Return runs with that of one more form, and its figures; the same runs where it has none."""
+    start = time.perf_counter()
+    try:
+        file, figures = build()
+        figures |= {"build": time.perf_counter() - start, "bytes": _bytes(file)}
+        run = _loaded(file, name)
+        meter = Limit.parse(limit).meter()
+        for feeds in fresh:
+            outputs = {key: np.array(value) for key, value in run(feeds).items()}
+            meter.add(runs.get(WIDE, run)(feeds), outputs)
+        figures["error"] = meter.error
+        figures["within"] = meter.error <= Limit.parse(limit).bound
+        figures["shown"] = Limit.parse(limit).shown(meter.error)
+    except Exception as error:  # noqa: BLE001  # the table says what a tool cannot do
+        text = (str(error).splitlines() or [""])[0][:300]
+        return dict(runs), {"failure": f"{type(error).__name__}: {text}", "within": False}
+    return {**runs, name: run}, figures
+
+
+def _bytes(file: Path) -> int:
+    return sum(item.stat().st_size for item in ([file] if file.is_file() else file.rglob("*.*")))
+
+
+def _loaded(file: Path, name: str) -> Run:
+    threads = len(os.sched_getaffinity(0))
+    if name != PEER:
+        program = narrowpass.load(file, "xnn-cpu", threads=threads)
+        return program.run
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def _in_turns(
+    runs: Mapping[str, Run], fresh: Sequence[Feeds], rounds: int
+) -> dict[str, list[float]]:
+    """Return the quartiles of the seconds of a run of each form.
+
+    A round of turns has other forms first each time; a turn counts as its fastest run, since other
+    programs only add to times.
+    """
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds):
+        names = list(runs)
+        feeds = fresh[turn % len(fresh)] if _one_shape(fresh) else fresh[0]
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            runs[name](feeds)  # the weights are in the caches of the one before
+            least, end = float("inf"), time.perf_counter() + _TURN
+            while least == float("inf") or time.perf_counter() < end:
+                start = time.perf_counter()
+                runs[name](feeds)
+                least = min(least, time.perf_counter() - start)
+            times[name].append(least)
+    return {name: [float(q) for q in np.percentile(found, [25, 50, 75])] for name, found in times.items()}
+
+
+def _one_shape(fresh: Sequence[Feeds]) -> bool:
+    return len({tuple(np.shape(value) for value in feeds.values()) for feeds in fresh}) == 1
