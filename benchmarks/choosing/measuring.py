@@ -128,7 +128,10 @@ def _in_turns(
                 runs[name](feeds)
                 least = min(least, time.perf_counter() - start)
             times[name].append(least)
-    return {name: [float(q) for q in np.percentile(found, [25, 50, 75])] for name, found in times.items()}
+    return {
+        name: [float(q) for q in np.percentile(found, [25, 50, 75])]
+        for name, found in times.items()
+    }
 
 
 def _one_shape(fresh: Sequence[Feeds]) -> bool:

@@ -188,8 +188,9 @@ class Int8Sym(Pass):
         ctx.counters["smoothed"] += len(smoothing)
         ctx.counters["biases"] += len(shifts)
         ctx.decisions.extend(smoothing)
-        ctx.observer.progress("measuring the noise of values", 0, 0)
-        report_noise(before, model, samples, ctx)
+        if ctx.observer.reads_decisions:
+            ctx.observer.progress("measuring the noise of values", 0, 0)
+            report_noise(before, model, samples, ctx)
         return model
 
     def _shifts(

@@ -8,6 +8,9 @@ import pytest
 from equalize_kit import SCALES, evaluated, numbers
 from static_kit import graph, quantized
 
+from narrowpass import Context, Observer, Samples
+from narrowpass_int8_sym.int8_sym import Int8Sym
+
 BLOCK = """g (float[N,8] x, float[8] g, float[8] b, float[8,8] w, float[8,8] u, float[8] c,
     float[8,4] v) => (float[N,4] y, float[N,8] z) {
     [norm] n = LayerNormalization (x, g, b)
@@ -100,3 +103,14 @@ def test_each_quantized_value_has_its_noise():
         signal = sum(np.sum(one**2) for one in right)
         # float32 accumulators differ between evaluators, and now and then an element by a step.
         assert sqnr[name] == pytest.approx(10 * np.log10(signal / noise), abs=0.5)
+
+
+def test_noise_that_nobody_reads_is_not_measured():
+    written = {}
+    for reads in (True, False):
+        observer = Observer(reads_decisions=reads)
+        ctx = Context(samples=Samples("test data", lambda: rows(4)), observer=observer)
+        result = Int8Sym(mode="static").run(block(), ctx)
+        assert any(item.sqnr is not None for item in ctx.decisions) is reads
+        written[reads] = ir.to_proto(result.model).SerializeToString(deterministic=True)
+    assert written[True] == written[False]

@@ -140,3 +140,16 @@ def test_times_of_whole_models_correct_those_of_kernels():
     costs = [{"fast": offer(0.0, 0.4, 30), "good": offer(0.0, 0.5, 60)}] * 6
     outcome = Model(costs, true=true).search(Limit("kl", 10.0))
     assert outcome.chosen.choice == ("good",) * 6
+
+
+def test_what_promises_no_gain_that_can_be_measured_is_not_run():
+    # "Good" is within the limit everywhere; "fine" saves a thousandth, and not all of it fits.
+    costs = [
+        {"good": offer(0.01, 0.2, 30), "fine": offer(0.05 + 0.01 * node, 0.1998, 30)}
+        for node in range(8)
+    ]
+    model = Model(costs)
+    found = model.search(Limit("kl", 0.3))
+    assert found.chosen.choice == ("good",) * 8
+    # Each candidate everywhere; the fastest, which is the second of them; the proof.
+    assert len(model.runs) == 3

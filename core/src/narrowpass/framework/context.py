@@ -105,11 +105,14 @@ class Observer:
             there is (0 where that is not known). Instruments hear it, and a terminal shows a bar.
         strict: whether each pass, also one within another, is checked to report truly whether it
             changed the model. For tests: it costs time.
+        reads_decisions: whether anybody reads them: where not, as in trials of a pass that
+            chooses, what only decisions show need not be measured.
     """
 
     log: logging.Logger = logging.getLogger("narrowpass")
     progress: Progress = _nothing
     strict: bool = False
+    reads_decisions: bool = True
 
 
 @dataclass(frozen=True)

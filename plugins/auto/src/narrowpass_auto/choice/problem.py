@@ -104,6 +104,11 @@ class Problem:
             tuple(map(sum, zip(*(cost.noise for cost in chosen), strict=True))),
         )
 
+    def value(self, choice: Choice, weights: Weights) -> float:
+        """Return what `solve` minimizes."""
+        cost = self.total(choice)
+        return weights.seconds * cost.seconds + weights.bytes * cost.bytes
+
     def keep(self) -> Choice:
         """Return the choice that changes nothing."""
         return (KEEP,) * len(self.costs)

@@ -34,6 +34,9 @@ _STEP = 1.1
 _REPEATS = 12
 """By what a budget changes whose choice has been run, and how often before the search ends."""
 
+_LEAST_GAIN = 0.99
+"""A choice is run if it promises no more than this share of what is the best so far."""
+
 _NOT_SLOWER = 1.02
 _FASTER = 0.98
 """Ratios of times between these are the noise of timing."""
@@ -188,6 +191,8 @@ class Search:
             if budget <= 0.0:
                 return
             choice = self._solve(budget)
+            if not self._promises(choice):
+                return
             known = self._points.get(choice)
             if known is None and choice not in self._failed and choice != self._keep():
                 self._try(choice, f"noise budget {budget:.2g}")
@@ -197,6 +202,20 @@ class Search:
             larger = choice == self._keep() or (known is not None and self._within(known, _MARGIN))
             factor *= _STEP if larger else 1.0 / _STEP
             repeats += 1
+
+    def _promises(self, choice: Choice) -> bool:
+        """Return whether a choice has been run, or promises more than those well within the limit.
+
+        Runs of whole models take most of a build's time, and a gain that is smaller than the noise
+        of timing cannot be seen in them.
+        """
+        well = [point.choice for point in self._points.values() if self._within(point, _MARGIN)]
+        if choice in self._points or not well:
+            return True
+        problem = self._problem()
+        weights = self.weights(problem)
+        best = min(problem.value(other, weights) for other in well)
+        return problem.value(choice, weights) < _LEAST_GAIN * best
 
     def _budget(self) -> float:
         """Return the noise, as the program predicts it, at which the error is the goal.

@@ -73,7 +73,7 @@ def quiet_context(ctx: Context, samples: Samples | None) -> Context:
         counters=Counter(),
         decisions=[],
         exhibits=[],
-        observer=Observer(log),
+        observer=Observer(log, reads_decisions=False),
     )
 
 
