@@ -28,11 +28,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `gallery`
 
-from figures import figure, lines, summary  # noqa: E402
-from gallery import Model, collect  # noqa: E402
-from gallery.packages import FOLDER  # noqa: E402
-from measuring import Settings  # noqa: E402
-from processes import measure_apart  # noqa: E402
+from figures import figure, lines, summary
+from gallery import Model, collect
+from gallery.packages import FOLDER
+from measuring import Settings
+from processes import measure_apart
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

