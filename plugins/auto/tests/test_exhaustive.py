@@ -42,7 +42,7 @@ def _run(model, feeds):
 @pytest.mark.parametrize("bound", ["rel:0.3", "rel:0.1", "rel:0.03", "cosine:0.995", "sqnr:25"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_bytes_are_those_of_the_best_choice(bound, seed):
-    """The search aims at 0.8 of the limit: the best of all 81 choices within that is reached."""
+    """The best of all 81 choices with some distance to the limit is reached."""
     limit = Limit.parse(bound)
     model, samples = dense(4, seed=seed), rows(8, seed=seed + 5)
     registry = load_plugins().registry

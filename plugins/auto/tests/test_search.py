@@ -1,13 +1,16 @@
 """The search against functions that say what a run of a whole model would show."""
 
 import itertools
+import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from auto_kit import offer, synthetic
 
 from narrowpass.errors import BackendError
 from narrowpass_auto.choice.problem import KEEP, Weights
-from narrowpass_auto.choice.search import Search
+from narrowpass_auto.choice.search import Search, likely_error
 from narrowpass_auto.limits import Limit
 from narrowpass_auto.measure.evaluation import Evaluation
 
@@ -153,3 +156,44 @@ def test_what_promises_no_gain_that_can_be_measured_is_not_run():
     assert found.chosen.choice == ("good",) * 8
     # Each candidate everywhere; the fastest, which is the second of them; the proof.
     assert len(model.runs) == 3
+
+
+def test_likely_error_is_two_deviations_above_the_mean_of_logarithms():
+    errors = tuple(np.exp([-5.0, -4.5, -5.5, -4.8]).tolist())
+    logs = np.log(errors)
+    wanted = np.exp(logs.mean() + 2 * logs.std(ddof=1))
+    assert likely_error(Evaluation(max(errors), 0.0, None, 0, errors)) == pytest.approx(wanted)
+    # Samples that are all alike: none is expected to differ.
+    assert likely_error(Evaluation(0.01, 0.0, None, 0, (0.01,) * 8)) == pytest.approx(0.01)
+    # A mean over samples, too few samples, an error that is no number to reckon with.
+    assert likely_error(Evaluation(0.01, 0.0, None, 0)) == pytest.approx(0.0125)
+    assert likely_error(Evaluation(0.01, 0.0, None, 0, (0.01, 0.002))) == pytest.approx(0.0125)
+    assert likely_error(Evaluation(math.inf, 0.0, None, 0, (0.1, 0.1, math.inf))) == math.inf
+    assert likely_error(Evaluation(0.0, 0.0, None, 0, (0.0,) * 4)) == 0.0
+
+
+def test_errors_that_differ_between_samples_need_more_distance_to_the_limit():
+    """All samples are within the limit with "good", and others are not likely to be."""
+
+    class Uneven(Model):
+        def found(self, choice):
+            found = super().found(choice)
+            return replace(found, errors=tuple(found.error * np.array([0.05, 0.1, 0.4, 1.0])))
+
+    costs = [{"good": offer(0.01, 0.5, 60)}] * 8
+    assert Model(costs).search(Limit("rel", 0.11)).chosen.choice == ("good",) * 8
+    chosen = Uneven(costs).search(Limit("rel", 0.11)).chosen
+    assert chosen is None or chosen.choice.count("good") < 5
+
+
+def test_the_search_goes_on_where_the_fastest_cannot_be_run():
+    class Broken(Model):
+        def evaluate(self, choice):
+            if choice.count("fast") == 7 and "good" in choice:
+                raise BackendError("no kernel")
+            return super().evaluate(choice)
+
+    costs = [{"fast": offer(0.02, 0.2 + 0.1 * (node % 2), 30)} for node in range(7)]
+    costs.append({"good": offer(0.001, 0.5, 60)})
+    outcome = Broken(costs).search(Limit("kl", 0.1))  # 7 times 0.02 is beyond it
+    assert outcome.chosen.choice.count("fast") >= 3

@@ -191,10 +191,11 @@ class Auto(Pass):
             key = f"model {before} as {model_key(rewritten)} for {seconds} s"
             known = None if database is None else database.find(processor, key)
             wanted = seconds if database is not None and known is None else 0.0
-            error, noise, ratio = evaluator.measure(rewritten, wanted)
+            meter, ratio = evaluator.measure(rewritten, wanted)
             if database is not None:
                 (ratio,) = known or database.add(processor, key, (ratio or 0.0,))
-            return Evaluation(error, noise, ratio, count_bytes(rewritten))
+            size = count_bytes(rewritten)
+            return Evaluation(meter.error, meter.noise, ratio, size, meter.errors)
 
         def prove(choice: Choice) -> Evaluation:
             evaluator.close()

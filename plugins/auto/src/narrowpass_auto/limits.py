@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from narrowpass.runtime.backend import Outputs
 
 _KNOWN = ("rel", "sqnr", "cosine", "top1", "kl")
+_WORST = frozenset({"rel", "sqnr", "cosine"})
+"""Metrics whose error is that of the worst sample."""
 
 Score = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 """Returns the error of the outputs of one sample: 0 for none, larger is worse."""
@@ -125,6 +127,7 @@ class Meter:
         self._total, self._count = 0.0, 0
         self._score = _function(limit.metric) if ":" in limit.metric else None
         self._noise = 0.0
+        self._errors: list[float] = []
 
     def add(self, reference: Outputs, outputs: Outputs) -> None:
         """Take the outputs of one sample.
@@ -136,6 +139,8 @@ class Meter:
         for name, one in found.items():
             self._outputs[name] = self._outputs.get(name, Difference()).worst(one)
             self._noise = max(self._noise, 10.0 ** (-one.sqnr / 10.0))
+        if self._limit.metric in _WORST:
+            self._errors.append(_worst(self._limit.metric, found.values()))
         if self._limit.metric == "kl":
             for name, right in reference.items():
                 total, rows = _divergence(right, outputs[name])
@@ -158,6 +163,11 @@ class Meter:
         return self._noise
 
     @property
+    def errors(self) -> tuple[float, ...]:
+        """The error of each sample, where that of all is the worst; empty where it is a mean."""
+        return tuple(self._errors)
+
+    @property
     def error(self) -> float:
         """The error so far.
 
@@ -169,16 +179,21 @@ class Meter:
             if not self._count:
                 raise DataError(f"no output has rows of two numbers or more, as {metric} needs")
             return self._total / self._count
-        if metric == "rel":
-            return max((one.relative for one in self._outputs.values()), default=0.0)
-        if metric == "sqnr":
-            return self._noise
-        if metric == "cosine":
-            return 1.0 - min((one.cosine for one in self._outputs.values()), default=1.0)
+        if metric in _WORST:
+            return _worst(metric, self._outputs.values())
         rows = [one for one in self._outputs.values() if one.rows]
         if not rows:
             raise DataError("no output has rows of two numbers or more, as top1 needs")
         return 1.0 - min(one.agreeing / one.rows for one in rows)
+
+
+def _worst(metric: str, found: Iterable[Difference]) -> float:
+    """Return the error of the worst output."""
+    if metric == "rel":
+        return max((one.relative for one in found), default=0.0)
+    if metric == "cosine":
+        return 1.0 - min((one.cosine for one in found), default=1.0)
+    return max((10.0 ** (-one.sqnr / 10.0) for one in found), default=0.0)
 
 
 def _divergence(reference: Any, actual: Any) -> tuple[float, int]:

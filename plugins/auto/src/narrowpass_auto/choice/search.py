@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 _RESERVED = 2
 """Evaluations that are kept for the proof."""
 
-_MARGIN = 0.8
-"""The share of the limit that the search aims at: other samples have other errors."""
+_GOAL = 0.95
+"""The share of the limit that the likely error of other samples is aimed at."""
 
 _STEP = 1.1
 _REPEATS = 12
@@ -119,7 +120,7 @@ class Search:
         self._uniform()
         best = self._solve(math.inf)
         point = self._try(best, "fastest" if self.objective.seconds else "smallest")
-        if point is not None and not self._within(point, _MARGIN):
+        if best != self._keep() and (point is None or not self._well(point)):
             self._tighten()
         return self._finish()
 
@@ -164,8 +165,12 @@ class Search:
         self._sensitivity.add(self.offers.noise(choice), found.noise)
         return point
 
-    def _within(self, point: Point, share: float = 1.0) -> bool:
-        return point.found.error <= share * self.limit.bound
+    def _within(self, found: Evaluation) -> bool:
+        return found.error <= self.limit.bound
+
+    def _well(self, point: Point) -> bool:
+        """Return whether other samples are likely to be within the limit, too."""
+        return likely_error(point.found) <= self.limit.bound
 
     def _uniform(self) -> None:
         """Run each candidate wherever it is offered, those that may pay."""
@@ -199,7 +204,7 @@ class Search:
                 factor, repeats = 1.0, 0
                 continue
             # It has been run: a budget that is a little larger, or smaller, has another choice.
-            larger = choice == self._keep() or (known is not None and self._within(known, _MARGIN))
+            larger = choice == self._keep() or (known is not None and self._well(known))
             factor *= _STEP if larger else 1.0 / _STEP
             repeats += 1
 
@@ -207,9 +212,13 @@ class Search:
         """Return whether a choice has been run, or promises more than those well within the limit.
 
         Runs of whole models take most of a build's time, and a gain that is smaller than the noise
-        of timing cannot be seen in them.
+        of timing cannot be seen in them. A choice that promised to pay and did not counts for none.
         """
-        well = [point.choice for point in self._points.values() if self._within(point, _MARGIN)]
+        well = [
+            point.choice
+            for point in self._points.values()
+            if self._well(point) and self._pays(point.found)
+        ]
         if choice in self._points or not well:
             return True
         problem = self._problem()
@@ -220,20 +229,25 @@ class Search:
     def _budget(self) -> float:
         """Return the noise, as the program predicts it, at which the error is the goal.
 
-        The error is taken to grow with a power of the noise from the run whose error is nearest to
-        the limit.
+        The likely error of other samples is taken to grow with a power of the noise from the run
+        where it is nearest to the limit.
         """
-        goal = 0.95 * _MARGIN * self.limit.bound
-        usable = [point for point in self._points.values() if 0.0 < point.found.error < math.inf]
+        goal = _GOAL * self.limit.bound
+        likely = {choice: likely_error(point.found) for choice, point in self._points.items()}
+        usable = [choice for choice, error in likely.items() if 0.0 < error < math.inf]
         if not usable or goal <= 0.0:
             return 0.0
-        nearest = min(usable, key=lambda point: abs(math.log(point.found.error / goal)))
-        predicted = max(self._problem().total(nearest.choice).noise)
-        return float(predicted * (goal / nearest.found.error) ** self.limit.power)
+        nearest = min(usable, key=lambda choice: abs(math.log(likely[choice] / goal)))
+        predicted = max(self._problem().total(nearest).noise)
+        return float(predicted * (goal / likely[nearest]) ** self.limit.power)
 
     def _finish(self) -> Outcome:
         """Prove the best of the choices within the limit."""
-        points = [point for point in self._points.values() if self._within(point)]
+        points = [
+            point
+            for point in self._points.values()
+            if self._within(point.found) and (self._well(point) or not point.found.errors)
+        ]
         points.sort(key=lambda point: (self._value(point.found), point.choice))
         why = ""
         for point in points:
@@ -245,13 +259,12 @@ class Search:
             self._proofs += 1
             self.progress("proof", len(self._points) + self._proofs)
             proof = self.prove(point.choice)
-            if proof.error <= self.limit.bound and self._pays(proof):
+            if not self._within(proof):
+                why = f"{self.limit.shown(proof.error)} on the samples that are held out"
+            elif not self._pays(proof):
+                why = _slower(replace(point, found=proof))
+            else:
                 return self._outcome(point, proof, "")
-            why = (
-                _slower(replace(point, found=proof))
-                if proof.error <= self.limit.bound
-                else f"{self.limit.shown(proof.error)} on the samples that are held out"
-            )
         return self._outcome(None, None, why or self._nearest())
 
     def _outcome(self, chosen: Point | None, proof: Evaluation | None, why: str) -> Outcome:
@@ -280,6 +293,25 @@ class Search:
             return failed or "no candidate offers any node anything"
         least = min(self._points.values(), key=lambda point: point.found.error)
         return f"the nearest, {least.how}, has {self.limit.shown(least.found.error)}"
+
+
+_DEVIATIONS = 2.0
+_FEWEST = 3
+_SHARE = 0.8
+
+
+def likely_error(found: Evaluation) -> float:
+    """Return the error that hardly a sample exceeds, those included that nobody has run.
+
+    Errors of samples are taken to be log-normal: one in 44 is above two standard deviations. Where
+    there is no error of single samples, or too few to tell, a quarter is added.
+    """
+    errors = [error for error in found.errors if error > 0.0]
+    if len(errors) < _FEWEST or not all(map(math.isfinite, errors)):
+        return found.error / _SHARE
+    logs = [math.log(error) for error in errors]
+    spread = statistics.stdev(logs)
+    return max(found.error, math.exp(statistics.fmean(logs) + _DEVIATIONS * spread))
 
 
 def _slower(point: Point) -> str:

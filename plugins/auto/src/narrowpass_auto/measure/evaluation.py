@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from narrowpass.calibration.samples import Samples
     from narrowpass.runtime.backend import Backend, Feeds, Outputs, Program
-    from narrowpass_auto.limits import Limit
+    from narrowpass_auto.limits import Limit, Meter
 
 _KEPT_BYTES = 256 << 20
 """Outputs of the model as it was that are kept; those of more samples are computed again."""
@@ -33,12 +33,14 @@ class Evaluation:
         ratio: of the time of a run to that of the model as it was, taken in turns; None where
             runs were not timed.
         bytes: of constants.
+        errors: of each sample, where that of all is the worst; else empty.
     """
 
     error: float
     noise: float
     ratio: float | None
     bytes: int
+    errors: tuple[float, ...] = ()
 
 
 class Evaluator:
@@ -71,8 +73,8 @@ class Evaluator:
         """Free the program of the model as it was."""
         self._right.close()
 
-    def measure(self, model: ir.Model, seconds: float) -> tuple[float, float, float | None]:
-        """Return the error and the noise of a model, and the ratio of its time; see `Evaluation`.
+    def measure(self, model: ir.Model, seconds: float) -> tuple[Meter, float | None]:
+        """Return what measured the error of a model, and the ratio of its time; see `Evaluation`.
 
         Args:
             model: rewritten.
@@ -86,7 +88,7 @@ class Evaluator:
                 meter.add(right, program.run(feeds))
             assert first is not None  # noqa: S101  # samples are never empty
             ratio = _ratio(self._right, program, first, seconds) if seconds else None
-        return meter.error, meter.noise, ratio
+        return meter, ratio
 
     def _pairs(self) -> Iterator[tuple[Feeds, Outputs]]:
         for number, feeds in enumerate(self._samples):
