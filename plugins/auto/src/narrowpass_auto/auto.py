@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -197,6 +197,19 @@ class Auto(Pass):
             size = count_bytes(rewritten)
             return Evaluation(meter.error, meter.noise, ratio, size, meter.errors)
 
+        def compare(choices: Sequence[Choice]) -> list[float]:
+            built.clear()
+            models = [assignment.apply(choice) for choice in choices]
+            keys = [f"model {before} as {model_key(each)} with others" for each in models]
+            kept = [None if database is None else database.find(processor, key) for key in keys]
+            known = [ratios[0] for ratios in kept if ratios is not None]
+            if database is None or len(known) == len(keys):
+                return known
+            return [
+                database.add(processor, key, (ratio,))[0]
+                for key, ratio in zip(keys, evaluator.compare(models, _SHORT), strict=True)
+            ]
+
         def prove(choice: Choice) -> Evaluation:
             evaluator.close()
             held_out = Evaluator(model, split.held_out, self.max_error, backend)
@@ -212,6 +225,7 @@ class Auto(Pass):
             database is not None,
             self.evaluations,
             lambda choice: measure(evaluator, choice, _SHORT),
+            compare,
             prove,
             lambda what, done: ctx.observer.progress(f"auto: {what}", done, self.evaluations),
         )

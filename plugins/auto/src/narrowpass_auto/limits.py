@@ -96,6 +96,11 @@ class Limit:
         return float(10.0 ** (-self.limit / 10.0)) if self.metric == "sqnr" else self.limit
 
     @property
+    def is_mean(self) -> bool:
+        """Whether the error of samples is the mean of theirs; else it is the worst."""
+        return self.metric not in _WORST
+
+    @property
     def power(self) -> float:
         """The power of the error that noise grows with: noise is a mean of squares."""
         return 2.0 if self.metric in ("rel", "top1") else 1.0
@@ -141,11 +146,15 @@ class Meter:
             self._noise = max(self._noise, 10.0 ** (-one.sqnr / 10.0))
         if self._limit.metric in _WORST:
             self._errors.append(_worst(self._limit.metric, found.values()))
+        elif self._limit.metric == "top1":
+            shares = [1.0 - one.agreeing / one.rows for one in found.values() if one.rows]
+            self._errors.extend([max(shares)] if shares else [])
         if self._limit.metric == "kl":
-            for name, right in reference.items():
-                total, rows = _divergence(right, outputs[name])
-                self._total += total
-                self._count += rows
+            found_here = [_divergence(right, outputs[name]) for name, right in reference.items()]
+            total, rows = (sum(numbers) for numbers in zip((0.0, 0), *found_here, strict=True))
+            self._total += total
+            self._count += rows
+            self._errors.extend([total / rows] if rows else [])
         elif self._score is not None:
             with translate_errors(f"metric {self._limit.metric} failed", DataError):
                 error = float(self._score(reference, outputs))
@@ -156,6 +165,7 @@ class Meter:
                 )
             self._total += error
             self._count += 1
+            self._errors.append(error)
 
     @property
     def noise(self) -> float:
@@ -164,7 +174,7 @@ class Meter:
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """The error of each sample, where that of all is the worst; empty where it is a mean."""
+        """The error of each sample; samples that have none are left out."""
         return tuple(self._errors)
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,16 @@ _REPEATS = 12
 _LEAST_GAIN = 0.99
 """A choice is run if it promises no more than this share of what is the best so far."""
 
+_COMPARED, _NEAR = 4, 2.0
+"""So many choices are timed with each other at the end, whose values are up to so many times the
+best: times of short runs on a busy machine are no better than that."""
+
 _NOT_SLOWER = 1.02
 _FASTER = 0.98
 """Ratios of times between these are the noise of timing."""
 
 Evaluate = Callable[[Choice], Evaluation]
+Compare = Callable[[Sequence[Choice]], Sequence[float]]
 Prove = Callable[[Choice], Evaluation]
 
 
@@ -94,6 +99,7 @@ class Search:
         timed: whether runs are timed.
         evaluations: the most runs.
         evaluate: runs a choice on the samples that choices follow from.
+        compare: times choices again, in turns with each other: returns the ratio of each.
         prove: runs it on the others, and times it longer.
         progress: called with what is done, and the number of runs so far.
     """
@@ -104,6 +110,7 @@ class Search:
     timed: bool
     evaluations: int
     evaluate: Evaluate
+    compare: Compare
     prove: Prove
     progress: Callable[[str, int], object]
     _points: dict[Choice, Point] = field(default_factory=dict)
@@ -170,7 +177,10 @@ class Search:
 
     def _well(self, point: Point) -> bool:
         """Return whether other samples are likely to be within the limit, too."""
-        return likely_error(point.found) <= self.limit.bound
+        return self._likely(point) <= self.limit.bound
+
+    def _likely(self, point: Point) -> float:
+        return likely_error(point.found, is_mean=self.limit.is_mean)
 
     def _uniform(self) -> None:
         """Run each candidate wherever it is offered, those that may pay."""
@@ -233,7 +243,7 @@ class Search:
         where it is nearest to the limit.
         """
         goal = _GOAL * self.limit.bound
-        likely = {choice: likely_error(point.found) for choice, point in self._points.items()}
+        likely = {choice: self._likely(point) for choice, point in self._points.items()}
         usable = [choice for choice, error in likely.items() if 0.0 < error < math.inf]
         if not usable or goal <= 0.0:
             return 0.0
@@ -246,9 +256,10 @@ class Search:
         points = [
             point
             for point in self._points.values()
-            if self._within(point.found) and (self._well(point) or not point.found.errors)
+            if self._within(point.found)
+            and (self._well(point) or len(point.found.errors) < _FEWEST)
         ]
-        points.sort(key=lambda point: (self._value(point.found), point.choice))
+        points = self._compared(points)
         why = ""
         for point in points:
             if not self._pays(point.found):
@@ -266,6 +277,32 @@ class Search:
             else:
                 return self._outcome(point, proof, "")
         return self._outcome(None, None, why or self._nearest())
+
+    def _compared(self, points: Sequence[Point]) -> list[Point]:
+        """Return points, the best first, after the first few have been timed with each other.
+
+        Each was timed at another moment, and what else ran on the machine differed.
+        """
+
+        def order(point: Point) -> tuple[float, Choice]:
+            return self._value(point.found), point.choice
+
+        ordered = sorted(points, key=order)
+        first = [
+            point
+            for point in ordered[:_COMPARED]
+            if order(point)[0] <= _NEAR * order(ordered[0])[0]
+        ]
+        if not self.timed or len(first) < 2:
+            return ordered
+        self.progress("comparing", len(self._points))
+        ratios = self.compare([point.choice for point in first])
+        again = [
+            replace(point, found=replace(point.found, ratio=ratio))
+            for point, ratio in zip(first, ratios, strict=True)
+        ]
+        self._points.update({point.choice: point for point in again})
+        return sorted([*again, *ordered[len(first) :]], key=order)
 
     def _outcome(self, chosen: Point | None, proof: Evaluation | None, why: str) -> Outcome:
         exhausted = self._left() <= _RESERVED
@@ -300,16 +337,27 @@ _FEWEST = 3
 _SHARE = 0.8
 
 
-def likely_error(found: Evaluation) -> float:
-    """Return the error that hardly a sample exceeds, those included that nobody has run.
+def likely_error(found: Evaluation, *, is_mean: bool) -> float:
+    """Return the error that other samples hardly exceed.
 
-    Errors of samples are taken to be log-normal: one in 44 is above two standard deviations. Where
-    there is no error of single samples, or too few to tell, a quarter is added.
+    Of a metric whose error is that of the worst sample it is what one sample in 44 is above: two
+    standard deviations more than the mean of logarithms, since errors of samples are about
+    log-normal. Of one whose error is a mean, it is what the mean of as many other samples is as
+    seldom above. With too few samples to tell, a quarter is added.
+
+    Args:
+        found: of a run.
+        is_mean: whether the metric's error is a mean.
     """
-    errors = [error for error in found.errors if error > 0.0]
+    errors = found.errors
     if len(errors) < _FEWEST or not all(map(math.isfinite, errors)):
         return found.error / _SHARE
-    logs = [math.log(error) for error in errors]
+    if is_mean:
+        # Both means have the variance of a sample over their number, and so has the difference.
+        return found.error + _DEVIATIONS * statistics.stdev(errors) * math.sqrt(2 / len(errors))
+    logs = [math.log(error) for error in errors if error > 0.0]
+    if len(logs) < _FEWEST:
+        return found.error / _SHARE
     spread = statistics.stdev(logs)
     return max(found.error, math.exp(statistics.fmean(logs) + _DEVIATIONS * spread))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ class Evaluation:
         ratio: of the time of a run to that of the model as it was, taken in turns; None where
             runs were not timed.
         bytes: of constants.
-        errors: of each sample, where that of all is the worst; else empty.
+        errors: of each sample.
     """
 
     error: float
@@ -87,8 +88,20 @@ class Evaluator:
                 first = feeds if first is None else first
                 meter.add(right, program.run(feeds))
             assert first is not None  # noqa: S101  # samples are never empty
-            ratio = _ratio(self._right, program, first, seconds) if seconds else None
+            ratio = _ratios([self._right, program], first, seconds)[0] if seconds else None
         return meter, ratio
+
+    def compare(self, models: Sequence[ir.Model], seconds: float) -> list[float]:
+        """Return the ratio of the time of each model, all in turns: what else runs slows all alike.
+
+        Args:
+            models: rewritten; all are compiled at once.
+            seconds: to time runs for, for each model.
+        """
+        feeds = next(iter(self._samples))
+        with ExitStack() as stack:
+            programs = [stack.enter_context(_compile(self._backend, model)) for model in models]
+            return _ratios([self._right, *programs], feeds, seconds * len(models))
 
     def _pairs(self) -> Iterator[tuple[Feeds, Outputs]]:
         for number, feeds in enumerate(self._samples):
@@ -107,24 +120,25 @@ def _compile(backend: Backend, model: ir.Model) -> Program:
 _FEWEST, _MOST = 5, 200
 
 
-def _ratio(right: Program, program: Program, feeds: Feeds, seconds: float) -> float:
-    """Return the time of a run over that of a run of `right`, in turns for some seconds."""
-    for each in (right, program):
+def _ratios(programs: Sequence[Program], feeds: Feeds, seconds: float) -> list[float]:
+    """Return the times of runs over those of the first program, in turns for some seconds."""
+    for each in programs:
         each.run(feeds)
-    times: tuple[list[float], list[float]] = ([], [])
+    times: list[list[float]] = [[] for _ in programs]
     start = time.perf_counter()
     while len(times[0]) < _FEWEST or (
         len(times[0]) < _MOST and time.perf_counter() - start < seconds
     ):
         # The order changes: who runs first finds the other's data in the caches.
-        order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
-        for index in order:
+        first = len(times[0]) % len(programs)
+        for index in (*range(first, len(programs)), *range(first)):
             begin = time.perf_counter()
-            (right, program)[index].run(feeds)
+            programs[index].run(feeds)
             times[index].append(time.perf_counter() - begin)
-    return _quick(times[1]) / _quick(times[0])
+    right, *others = map(_quick, times)
+    return [other / right for other in others]
 
 
 def _quick(times: Sequence[float]) -> float:
-    """Return the time that a quarter of the runs stay below: other programs only add to times."""
-    return sorted(times)[len(times) // 4]
+    """Return the time that a tenth of the runs stay below: other programs only add to times."""
+    return sorted(times)[len(times) // 10]
