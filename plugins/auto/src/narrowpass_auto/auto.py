@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -181,6 +182,7 @@ class Auto(Pass):
     ) -> tuple[Outcome, Mapping[Choice, ir.Model]]:
         evaluator = Evaluator(model, split.chosen_by, self.max_error, backend)
         built: dict[Choice, ir.Model] = {}
+        rows: set[int] = set()
         processor = processor_text(backend)
         before = model_key(model)
 
@@ -194,6 +196,7 @@ class Auto(Pass):
             meter, ratio = evaluator.measure(rewritten, wanted)
             if database is not None:
                 (ratio,) = known or database.add(processor, key, (ratio or 0.0,))
+            rows.add(meter.rows)
             size = count_bytes(rewritten)
             return Evaluation(meter.error, meter.noise, ratio, size, meter.errors)
 
@@ -233,10 +236,22 @@ class Auto(Pass):
             outcome = search.run()
         finally:
             evaluator.close()
+        self._warn_of_few(min(rows, default=0), ctx)
         ctx.exhibits.extend(
             exhibits(offers, outcome, self.max_error, count_bytes(model), search.best)
         )
         return outcome, built
+
+    def _warn_of_few(self, rows: int, ctx: Context) -> None:
+        """Warn where all rows must agree because there are so few."""
+        if self.max_error.metric == "top1" and 0.0 < rows * self.max_error.bound < 1.0:
+            ctx.observer.log.warning(
+                "auto: %d rows cannot show that %s holds for others: pass samples of %d rows or "
+                "more in each half, or a limit on the outputs themselves, such as rel:1e-2",
+                rows,
+                self.max_error,
+                math.ceil(1.0 / self.max_error.bound),
+            )
 
     def _result(
         self,

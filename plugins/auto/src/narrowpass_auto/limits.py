@@ -178,6 +178,11 @@ class Meter:
         return tuple(self._errors)
 
     @property
+    def rows(self) -> int:
+        """The fewest rows of an output that has any."""
+        return min((one.rows for one in self._outputs.values() if one.rows), default=0)
+
+    @property
     def error(self) -> float:
         """The error so far.
 
