@@ -9,8 +9,9 @@ import pytest
 from auto_kit import offer, synthetic
 
 from narrowpass.errors import BackendError
+from narrowpass_auto.choice.likely import likely_error
 from narrowpass_auto.choice.problem import KEEP, Weights
-from narrowpass_auto.choice.search import Search, likely_error
+from narrowpass_auto.choice.search import Search
 from narrowpass_auto.limits import Limit
 from narrowpass_auto.measure.evaluation import Evaluation
 
@@ -172,7 +173,7 @@ def test_likely_error_of_the_worst_is_two_deviations_above_the_mean_of_logarithm
     wanted = np.exp(logs.mean() + 2 * logs.std(ddof=1))
     assert likely(*np.exp(logs).tolist()) == pytest.approx(wanted)
     assert likely(*[0.01] * 8) == pytest.approx(0.01)
-    assert likely(0.01, 0.002) == pytest.approx(0.0125)  # too few to tell
+    assert likely(0.01, 0.002) == pytest.approx(0.0125)  # too few to say
     assert likely(0.1, 0.1, math.inf) == math.inf
     assert likely(0.0, 0.0, 0.0, 0.0) == 0.0
 

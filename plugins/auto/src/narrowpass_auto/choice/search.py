@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from narrowpass.errors import BackendError, PassError
+from narrowpass_auto.choice.likely import FEWEST, likely_error
 from narrowpass_auto.choice.offers import Offers, correct_times
 from narrowpass_auto.choice.problem import KEEP, Choice, Problem, Weights
 from narrowpass_auto.choice.sensitivity import Sensitivity
@@ -256,8 +256,7 @@ class Search:
         points = [
             point
             for point in self._points.values()
-            if self._within(point.found)
-            and (self._well(point) or len(point.found.errors) < _FEWEST)
+            if self._within(point.found) and (self._well(point) or len(point.found.errors) < FEWEST)
         ]
         points = self._compared(points)
         why = ""
@@ -330,36 +329,6 @@ class Search:
             return failed or "no candidate offers any node anything"
         least = min(self._points.values(), key=lambda point: point.found.error)
         return f"the nearest, {least.how}, has {self.limit.shown(least.found.error)}"
-
-
-_DEVIATIONS = 2.0
-_FEWEST = 3
-_SHARE = 0.8
-
-
-def likely_error(found: Evaluation, *, is_mean: bool) -> float:
-    """Return the error that other samples hardly exceed.
-
-    Of a metric whose error is that of the worst sample it is what one sample in 44 is above: two
-    standard deviations more than the mean of logarithms, since errors of samples are about
-    log-normal. Of one whose error is a mean, it is what the mean of as many other samples is as
-    seldom above. With too few samples to tell, a quarter is added.
-
-    Args:
-        found: of a run.
-        is_mean: whether the metric's error is a mean.
-    """
-    errors = found.errors
-    if len(errors) < _FEWEST or not all(map(math.isfinite, errors)):
-        return found.error / _SHARE
-    if is_mean:
-        # Both means have the variance of a sample over their number, and so has the difference.
-        return found.error + _DEVIATIONS * statistics.stdev(errors) * math.sqrt(2 / len(errors))
-    logs = [math.log(error) for error in errors if error > 0.0]
-    if len(logs) < _FEWEST:
-        return found.error / _SHARE
-    spread = statistics.stdev(logs)
-    return max(found.error, math.exp(statistics.fmean(logs) + _DEVIATIONS * spread))
 
 
 def _slower(point: Point) -> str:
