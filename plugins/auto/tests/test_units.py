@@ -70,3 +70,24 @@ def test_weights_may_be_outputs_of_constant_nodes():
     constant.attributes.clear()
     constant.attributes["value"] = ir.AttrTensor("value", tensor)
     assert [unit.node.op_type for unit in find_units(model)] == ["MatMul"]
+
+
+def test_parameters_of_channels_follow_and_positions_do_not():
+    """A unit that no candidate changes would keep what is around it as it was."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, 8, 64] x, float[64, 64] w, float[1, 64] b, float[1, 1, 64] s,
+           float[1, 8, 64] p, float[64, 64] v) => (float[2, 8, 64] y) {
+        [first] a = MatMul (x, w)
+        [bias] c = Add (a, b)
+        [scale] d = Mul (s, c)
+        [positions] e = Add (d, p)
+        [second] y = MatMul (e, v)
+    }"""
+    model = ir.from_onnx_text(text)
+    for value in list(model.graph.inputs)[1:]:
+        value.const_value = ir.Tensor(np.ones(value.shape.numpy(), np.float32), name=value.name)
+        model.graph.inputs.remove(value)
+        model.graph.initializers[value.name] = value
+    units = find_units(model)
+    assert [unit.name for unit in units] == ["first", "positions", "second"]
+    assert followers(model, units) == {"bias": {0, 1}, "scale": {0, 1}}

@@ -1,8 +1,9 @@
 """Units, the nodes whose types are chosen, and the regions and links between them.
 
 A *unit* is a node of the main graph with a constant floating-point operand of two dimensions or
-more: a matmul, a convolution, an embedding. Everything else *follows* the units around it. Units
-that share such a constant decide together, since it is stored once: they are one *region*.
+more: a matmul, a convolution, an embedding. Everything else *follows* the units around it, biases
+and scales of channels, too, whatever their rank. Units that share such a constant decide together,
+since it is stored once: they are one *region*.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from narrowpass_ir.constants import constant_tensor
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _LEAST_ELEMENTS = 64
 """Smaller constants are parameters of a normalization, tables of a Resize and the like."""
+
+
+_POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "Sum", "Where"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,10 +140,20 @@ def _weights(node: ir.Node) -> tuple[ir.Value, ...]:
             continue
         if value.is_graph_input():  # with a default: a run may feed another
             continue
-        if len(tensor.shape) >= 2 and tensor.size >= _LEAST_ELEMENTS:
+        if tensor.size >= _LEAST_ELEMENTS and not _is_parameter(node, tensor.shape.numpy()):
             found[value] = None
     computes = any(not is_constant(value) for value in node.inputs if value is not None)
     return tuple(found) if computes else ()
+
+
+def _is_parameter(node: ir.Node, shape: Sequence[int]) -> bool:
+    """Return whether a constant is a bias, a scale or the like: it follows what is around it.
+
+    Of a pointwise operator it is one where all but one of its dimensions are broadcast, such as
+    ``[1, channels]``; positions, of ``[1, sequence, channels]``, are none.
+    """
+    pointwise = node.op_type in _POINTWISE and not node.domain
+    return (sum(size > 1 for size in shape) if pointwise else len(shape)) < 2
 
 
 def _has_graph(attribute: ir.Attr) -> bool:
