@@ -64,17 +64,15 @@ class Injection:
             noise: of the first result of each unit on each sample, by its index. Units that are not
                 there, or cannot be given noise, are not in the result.
         """
-        found = {}
-        for unit in self._units:
-            if unit.index not in noise:
-                continue
-            harms = []
-            for sample, (fed, silence) in enumerate(zip(self._feeds, self._silence, strict=True)):
+        units = [unit for unit in self._units if unit.index in noise]
+        harms: dict[int, list[float]] = {unit.index: [] for unit in units}
+        # Units within samples: a program whose shapes change from run to run is sized each time.
+        for sample, (fed, silence) in enumerate(zip(self._feeds, self._silence, strict=True)):
+            for unit in units:
                 added = {_noise(unit): noise[unit.index][sample], _switch(unit): _ON}
                 got = self._program.run({**fed, **silence, **added})
-                harms.append(_worst_noise(self._right[sample], got))
-            found[unit.index] = tuple(harms)
-        return found
+                harms[unit.index].append(_worst_noise(self._right[sample], got))
+        return {index: tuple(found) for index, found in harms.items()}
 
 
 @contextmanager
