@@ -61,7 +61,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         *first,
         "" if mine is None else f"**{mine:.2f}**" if mine > _SLOWER else f"{mine:.2f}",
-        f"{auto['bytes'] / wide['bytes']:.2f}",
+        f"{auto['bytes'] / (wide['bytes'] or 1):.2f}",
         shown,
         *last,
         str(auto["counters"].get("evaluations", 0)),

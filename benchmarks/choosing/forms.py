@@ -12,6 +12,7 @@ import onnx_ir as ir
 from gallery.model import Feeds
 
 import narrowpass
+from narrowpass_ir.sizes import count_bytes
 
 AUTO, WIDE = "auto", "fp32"
 
@@ -71,6 +72,7 @@ def _described(bundle: Any) -> dict[str, Any]:
     report = bundle.reports[-1].methods["main"]
     return {
         "counters": dict(report.counters),
+        "bytes": count_bytes(bundle.methods["main"]),
         "digest": _digest(bundle.methods["main"]),
         "nodes": len(list(bundle.methods["main"].graph.all_nodes())),
     }

@@ -82,7 +82,7 @@ def _with(
     start = time.perf_counter()
     try:
         file, figures = build()
-        figures |= {"build": time.perf_counter() - start, "bytes": _bytes(file)}
+        figures["build"] = time.perf_counter() - start
         run = _loaded(file, name)
         meter = Limit.parse(limit).meter()
         for feeds in fresh:
@@ -95,10 +95,6 @@ def _with(
         text = (str(error).splitlines() or [""])[0][:300]
         return dict(runs), {"failure": f"{type(error).__name__}: {text}", "within": False}
     return {**runs, name: run}, figures
-
-
-def _bytes(file: Path) -> int:
-    return sum(item.stat().st_size for item in ([file] if file.is_file() else file.rglob("*.*")))
 
 
 def _loaded(file: Path, name: str) -> Run:
