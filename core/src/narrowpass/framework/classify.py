@@ -280,7 +280,6 @@ def matching_nodes(
         label: returns another name that a node may be selected by, as reports show it.
     """
     selected: dict[str, list[ir.Node]] = {item: [] for item in items}
-    # A list of all nodes of a model is as long as the model: names are looked up.
     globs = [item for item in selected if set("*?[") & set(item) and not item.startswith("op:")]
     for node in nodes:
         names = {node.name or ""} | ({label(node)} if label is not None else set())

@@ -105,8 +105,7 @@ class Observer:
             there is (0 where that is not known). Instruments hear it, and a terminal shows a bar.
         strict: whether each pass, also one within another, is checked to report truly whether it
             changed the model. For tests: it costs time.
-        reads_decisions: whether anybody reads them: where not, as in trials of a pass that
-            chooses, what only decisions show need not be measured.
+        reads_decisions: whether anybody reads them; else what they alone show is not measured.
     """
 
     log: logging.Logger = logging.getLogger("narrowpass")
@@ -126,8 +125,7 @@ class Context:
         samples: calibration data, None where the caller gave none.
         counters: what the pass counts, by name; shown in its summary line.
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
-        exhibits: plots and tables beside the decisions, as JSON; narrowpass-report draws them, and
-            describes them in `narrowpass_report.exhibits`.
+        exhibits: plots and tables, as JSON: see `narrowpass_report.exhibits`, which draws them.
         observer: who watches the pass: its log and its progress.
     """
 
