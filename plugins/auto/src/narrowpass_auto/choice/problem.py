@@ -16,6 +16,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from narrowpass.errors import PassError
+from narrowpass_auto.choice.quiet import stdout_to_stderr
 
 KEEP = ""
 """The candidate that leaves a region as it is."""
@@ -159,13 +160,14 @@ class Problem:
             scale = slowest or 1.0
             rows.add({i: value / scale for i, value in seconds.items()}, -np.inf, slowest / scale)
         scale = max(map(abs, objective)) or 1.0
-        solved = milp(
-            np.array(objective) / scale,
-            integrality=np.ones(len(objective)),
-            bounds=Bounds(0, 1),
-            constraints=rows.constraint(len(objective)),
-            options={"time_limit": _SECONDS, "mip_rel_gap": _GAP, "presolve": False},
-        )
+        with stdout_to_stderr():
+            solved = milp(
+                np.array(objective) / scale,
+                integrality=np.ones(len(objective)),
+                bounds=Bounds(0, 1),
+                constraints=rows.constraint(len(objective)),
+                options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
+            )
         if solved.x is None:
             raise PassError(f"the solver found no choice of candidates: {solved.message}")
         choice = [KEEP] * len(self.costs)
