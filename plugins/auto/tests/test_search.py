@@ -54,6 +54,7 @@ class Model:
     def search(self, limit, objective=LATENCY, evaluations=20):
         search = Search(
             self.offers,
+            100 * len(self.costs),
             limit,
             objective,
             True,

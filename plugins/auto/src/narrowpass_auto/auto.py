@@ -223,6 +223,7 @@ class Auto(Pass):
 
         search = Search(
             offers,
+            count_bytes(model),
             self.max_error,
             _OBJECTIVES[self.objective],
             database is not None,

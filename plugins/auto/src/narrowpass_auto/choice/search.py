@@ -94,6 +94,7 @@ class Search:
 
     Attributes:
         offers: what candidates offer.
+        before: bytes of constants of the model as it is.
         limit: on the error of outputs.
         objective: the weights of seconds and bytes, each as a share of those of the model as it is.
         timed: whether runs are timed.
@@ -105,6 +106,7 @@ class Search:
     """
 
     offers: Offers
+    before: int
     limit: Limit
     objective: Weights
     timed: bool
@@ -309,18 +311,15 @@ class Search:
         return Outcome(chosen, proof, points, why, self._problem(), exhausted)
 
     def _value(self, found: Evaluation) -> float:
-        keep = self._problem().total(self._keep())
         ratio = 1.0 if found.ratio is None else found.ratio
+        share = found.bytes / self.before if self.before else 1.0
         small = 1e-4
-        return (self.objective.seconds or small) * ratio + (
-            self.objective.bytes or small
-        ) * found.bytes / (keep.bytes or 1.0)
+        return (self.objective.seconds or small) * ratio + (self.objective.bytes or small) * share
 
     def _pays(self, found: Evaluation) -> bool:
         """Return whether a choice is faster, or as fast and smaller."""
-        keep = self._problem().total(self._keep())
         ratio = 1.0 if found.ratio is None else found.ratio
-        return ratio <= _NOT_SLOWER and (ratio <= _FASTER or found.bytes < _FASTER * keep.bytes)
+        return ratio <= _NOT_SLOWER and (ratio <= _FASTER or found.bytes < _FASTER * self.before)
 
     def _nearest(self) -> str:
         """Return what came nearest to the limit."""
