@@ -120,7 +120,7 @@ def build(
     recorders: dict[str, _Recorder] = {}
     for name, source in named.items():
         recorders[name] = _Recorder()
-        ctx = Context(backend, registry.classifiers, registry.candidates, samples)
+        ctx = Context(backend, registry.classifiers, samples, candidates=registry.candidates)
         methods[name] = chosen.run(
             _open(source, registry),
             ctx,

@@ -24,8 +24,8 @@ def _context(samples=None, candidates=CANDIDATES, target="reference"):
     return Context(
         registry.backend(target),
         registry.classifiers,
-        candidates,
         None if samples is None else Samples.of(samples),
+        candidates=candidates,
     )
 
 

@@ -47,7 +47,10 @@ def test_bytes_are_those_of_the_best_choice(bound, seed):
     model, samples = dense(4, seed=seed), rows(8, seed=seed + 5)
     registry = load_plugins().registry
     ctx = Context(
-        registry.backend("reference"), registry.classifiers, CANDIDATES, Samples.of(samples)
+        registry.backend("reference"),
+        registry.classifiers,
+        Samples.of(samples),
+        candidates=CANDIDATES,
     )
     result = Auto(limit, "bytes").run(model.clone(), ctx)
     everything = _all(model, limit, samples[0::2], ctx)

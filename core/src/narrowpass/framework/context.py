@@ -121,22 +121,22 @@ class Context:
     Attributes:
         target: the backend that the model is built for; None where there is none.
         classifiers: the installed op classifiers by name.
-        candidates: the installed candidates by name.
         samples: calibration data, None where the caller gave none.
         counters: what the pass counts, by name; shown in its summary line.
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
-        exhibits: plots and tables, as JSON: see `narrowpass_report.exhibits`, which draws them.
         observer: who watches the pass: its log and its progress.
+        candidates: the installed candidates by name.
+        exhibits: plots and tables, as JSON: see `narrowpass_report.exhibits`, which draws them.
     """
 
     target: Backend | None = None
     classifiers: Mapping[str, OpClassifier] = field(default_factory=dict)
-    candidates: Mapping[str, Candidate] = field(default_factory=dict)
     samples: Samples | None = None
     counters: Counter[str] = field(default_factory=Counter)
     decisions: list[Decision] = field(default_factory=list)
-    exhibits: list[Mapping[str, Any]] = field(default_factory=list)
     observer: Observer = field(default_factory=Observer)
+    candidates: Mapping[str, Candidate] = field(default_factory=dict)
+    exhibits: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 class Candidate(abc.ABC):
