@@ -22,7 +22,11 @@ KEEP = ""
 """The candidate that leaves a region as it is."""
 
 _SECONDS = 20.0
-_GAP = 1e-4
+_GAP = 1e-6
+_TIES = 1e-5
+"""What noise as large as the budget costs, as a share of the largest cost: of choices that cost the
+same, the one of least noise is best."""
+
 _LARGEST = 1e300
 
 
@@ -160,9 +164,13 @@ class Problem:
             scale = slowest or 1.0
             rows.add({i: value / scale for i, value in seconds.items()}, -np.inf, slowest / scale)
         scale = max(map(abs, objective)) or 1.0
+        least = np.array(objective) / scale
+        if np.isfinite(budget) and budget > 0.0:
+            most = [max(self.costs[region][name].noise, default=0.0) for region, name in variables]
+            least[: len(most)] += _TIES * np.array(most) / budget
         with stdout_to_stderr():
             solved = milp(
-                np.array(objective) / scale,
+                least,
                 integrality=np.ones(len(objective)),
                 bounds=Bounds(0, 1),
                 constraints=rows.constraint(len(objective)),
