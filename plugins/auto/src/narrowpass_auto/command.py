@@ -89,12 +89,13 @@ def _delete(path: Path) -> int:
 
     if not path.exists():
         return 0
+    database = Database(path)
     try:
-        database = Database(path)
         count = sum(1 for _ in database.entries())
-        database.close()
     except DataError:
         count = 0
+    finally:
+        database.close()
     try:
         path.unlink()
     except OSError as error:

@@ -180,6 +180,7 @@ class Database:
             yield
         except (sqlite3.Error, ValueError) as error:
             _log.warning("%s: times are not kept: %s", self.path, error)
+            self._connection.close()
             self._connection = _connect(":memory:")
 
 
