@@ -23,7 +23,7 @@ KEEP = ""
 
 _SECONDS = 20.0
 _GAP = 1e-6
-_TIES = 1e-5
+_TIES = 1e-4
 """What noise as large as the budget costs, as a share of the largest cost: of choices that cost the
 same, the one of least noise is best."""
 
@@ -205,5 +205,7 @@ class _Rows:
 
     def constraint(self, columns: int) -> LinearConstraint:
         shape = (len(self._least), columns)
-        matrix = coo_array((self._values, (self._rows, self._columns)), shape=shape).tocsr()
+        # HiGHS takes indices of 32 bits; older versions of SciPy convert none.
+        indices = np.array(self._rows, np.int32), np.array(self._columns, np.int32)
+        matrix = coo_array((self._values, indices), shape=shape).tocsr()
         return LinearConstraint(matrix, self._least, self._most)
