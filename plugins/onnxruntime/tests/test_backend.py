@@ -121,7 +121,7 @@ def test_profile_names_nodes():
         rows = program.profile({"x": np.ones((2, 64), np.float32)}, runs=3)
         assert [row.node for row in rows] == ["first", "relu", "second"]
         assert [row.op_type for row in rows] == ["MatMul", "Relu", "MatMul"]
-        assert all(0 < row.seconds < 1 for row in rows)
+        assert all(row.seconds >= 0 for row in rows)
         plans = program.explain()
     assert [(plan.node, plan.kernel) for plan in plans] == [
         (name, "onnxruntime") for name in ("first", "relu", "second")

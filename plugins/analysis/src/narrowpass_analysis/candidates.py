@@ -65,6 +65,7 @@ class PassCandidate(Candidate):
 
     def rewrite(self, model: ir.Model, nodes: Collection[str], ctx: Context) -> ir.Model:
         """Run the pass with all nodes but these in ``red``."""
+        # That the pass has the option is checked above; its type does not say so.
         chosen = dataclasses.replace(self._pass, red=red_items(model, nodes))  # type: ignore[call-arg]
         return chosen.run(model, ctx).model
 

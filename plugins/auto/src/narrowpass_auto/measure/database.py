@@ -15,9 +15,9 @@ import os
 import platform
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ def processor_text(backend: Backend) -> str:
     module = type(backend).__module__.partition(".")[0]
     try:
         number = version(module.replace("_", "-"))
-    except Exception:  # noqa: BLE001  # a backend need not come from a distribution
+    except PackageNotFoundError:  # a backend need not come from a distribution
         number = version("narrowpass")
     return f"{_processor_name()}; {backend} {number}; {details or 'no details'}; {threads} threads"
 
@@ -144,19 +144,8 @@ class Database:
         Raises:
             OutputError: the file cannot be written.
         """
-        try:
-            with self._connection as connection:
-                before = connection.total_changes
-                connection.executemany(
-                    "INSERT OR IGNORE INTO times VALUES (?, ?, ?, ?, ?)",
-                    [
-                        (e.processor, e.key, e.what, json.dumps(e.seconds), e.created)
-                        for e in entries
-                    ],
-                )
-                return int(connection.total_changes - before)
-        except sqlite3.Error as error:
-            raise OutputError(f"{self.path}: {error}") from error
+        rows = [(e.processor, e.key, e.what, json.dumps(e.seconds), e.created) for e in entries]
+        return self._change("INSERT OR IGNORE INTO times VALUES (?, ?, ?, ?, ?)", rows)
 
     def delete(self, processors: list[str]) -> int:
         """Delete the times of processors; return how many there were.
@@ -164,12 +153,15 @@ class Database:
         Raises:
             OutputError: the file cannot be written.
         """
+        rows = [(name,) for name in processors]
+        return self._change("DELETE FROM times WHERE processor = ?", rows)
+
+    def _change(self, statement: str, rows: Sequence[tuple[object, ...]]) -> int:
+        """Run a statement for each row; return how many rows of the table it changed."""
         try:
             with self._connection as connection:
                 before = connection.total_changes
-                connection.executemany(
-                    "DELETE FROM times WHERE processor = ?", [(name,) for name in processors]
-                )
+                connection.executemany(statement, rows)
                 return int(connection.total_changes - before)
         except sqlite3.Error as error:
             raise OutputError(f"{self.path}: {error}") from error
