@@ -11,7 +11,7 @@ import numbers
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import PassError
 
@@ -152,9 +152,9 @@ class Candidate(abc.ABC):
         needs_data: whether `rewrite` needs `Context.samples`.
     """
 
-    name: ClassVar[str]
-    rank: ClassVar[int] = 50
-    needs_data: ClassVar[bool] = False
+    name: str
+    rank: int = 50
+    needs_data: bool = False
 
     @abc.abstractmethod
     def rewrite(self, model: ir.Model, nodes: Collection[str], ctx: Context) -> ir.Model:

@@ -59,8 +59,7 @@ class PassCandidate(Candidate):
     ) -> None:
         if "red" not in {field.name for field in dataclasses.fields(pass_)}:
             raise PluginError(f"candidate {name!r}: the pass {pass_.name!r} has no option 'red'")
-        # Those of the class are the defaults; these are the candidate's.
-        self.name, self.rank, self.needs_data = name, rank, needs_data  # type: ignore[misc]
+        self.name, self.rank, self.needs_data = name, rank, needs_data
         self._pass, self._dtypes = pass_, dtypes
 
     def rewrite(self, model: ir.Model, nodes: Collection[str], ctx: Context) -> ir.Model:
