@@ -31,7 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import decoder
-import generation
+from generation import PIPELINE
+from generators.by_narrowpass import bundle_of, time_kernels
+from generators.common import feeds_of
 
 FORMS = ("together", "turns", "processes", "llama.cpp")
 
@@ -39,9 +41,9 @@ Step = Callable[[], None]
 """Computes a token of each user."""
 
 
-def bundle_of(options: argparse.Namespace) -> Path:
-    """Return the bundle of both phases, built where it is missing."""
-    return generation.bundle_of(argparse.Namespace(**{**vars(options), "depth": [options.depth]}))
+def both_phases(options: argparse.Namespace) -> argparse.Namespace:
+    """Return what the bundle of both phases is built from, as ``generation.py`` names it."""
+    return argparse.Namespace(**{**vars(options), "depth": [options.depth], "prompt": []})
 
 
 def by_narrowpass(options: argparse.Namespace, users: int, *, together: bool) -> Step:
@@ -49,7 +51,7 @@ def by_narrowpass(options: argparse.Namespace, users: int, *, together: bool) ->
     import narrowpass
 
     threads = 1 if options.worker == "processes" else options.threads
-    program = narrowpass.load(bundle_of(options), "xnn-cpu", threads=threads)
+    program = narrowpass.load(bundle_of(both_phases(options)), "xnn-cpu", threads=threads)
     sessions = [program.session() for _ in range(users)]
     for seed, session in enumerate(sessions):
         session.run(decoder.feeds(options.size, options.depth, None, seed), "prefill")
@@ -57,7 +59,7 @@ def by_narrowpass(options: argparse.Namespace, users: int, *, together: bool) ->
 
     def step() -> None:
         pairs = list(zip(sessions, last, strict=True))
-        feeds = [generation.feeds_of(token, session.length) for session, token in pairs]
+        feeds = [feeds_of(token, session.length) for session, token in pairs]
         if together:
             found = program.run_sessions(sessions, feeds, "decode")
         else:
@@ -123,7 +125,7 @@ def work(options: argparse.Namespace) -> None:
         step = by_narrowpass(options, users, together=form == "together")
     kernels: list[float] = []
     if form != "llama.cpp":
-        generation.time_kernels(kernels)
+        time_kernels(kernels)
     for _ in range(4):
         step()
     print("ready", flush=True)
@@ -184,7 +186,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pipeline", default=generation.PIPELINE)
+    parser.add_argument("--pipeline", default=PIPELINE)
     parser.add_argument("--form", nargs="+", choices=FORMS, default=list(FORMS[:3]))
     parser.add_argument("--gguf", type=Path, metavar="MODEL.gguf")
     parser.add_argument("--json", type=Path, metavar="OUT.json")
@@ -196,7 +198,7 @@ def main() -> None:
     if options.worker:
         work(options)
         return
-    bundle_of(options)
+    bundle_of(both_phases(options))
     rows = []
     print(f"{'users':>5} {'form':12} {'tokens/s':>9} {'MB':>7} {'python':>7}")
     for users in options.users:

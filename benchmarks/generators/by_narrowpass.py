@@ -51,7 +51,7 @@ def by_session(options: argparse.Namespace, depth: int, kernels: list[float]) ->
         session.restore(random_caches(options.size, depth))
     elif depth:
         session.run(decoder.feeds(options.size, depth, None, 0), "prefill")
-    _time_kernels(kernels)
+    time_kernels(kernels)
 
     def token(last: int, rows: int) -> int:
         outputs = session.run(feeds_of(last, rows), "decode")
@@ -71,7 +71,7 @@ def prompt_of_session(options: argparse.Namespace) -> Prompt:
     return prompt
 
 
-def _time_kernels(kernels: list[float]) -> None:
+def time_kernels(kernels: list[float]) -> None:
     """Append the seconds of each run of kernels to a list."""
     from narrowpass_xnn_cpu.native.runtime import tape
 
@@ -96,7 +96,7 @@ def by_generate(options: argparse.Namespace, depth: int, kernels: list[float]) -
     positions = decoder.SIZES[options.size].positions
     pieces = stream(_program(options), prompt, sampling, tokens=positions)
     next(pieces)  # the prompt's
-    _time_kernels(kernels)
+    time_kernels(kernels)
     return lambda last, rows: next(pieces).token
 
 

@@ -90,7 +90,7 @@ def main() -> None:
         subprocess.run([*command, "-p", o.pipeline, "--target", "xnn-cpu"], check=True)
         models = {"narrowpass": str(bundle), "llama.cpp": o.model}
         taken: dict[str, list[tuple[float, float]]] = {form: [] for form in o.form}
-        steps: dict[str, list[float]] = {}
+        stages: dict[str, list[float]] = {}
         tokens = {}
         for number in range(o.rounds + 1):
             for form in o.form:
@@ -107,13 +107,13 @@ def main() -> None:
                 if number:  # the first round fills caches
                     taken[form].append((seconds, found["cpu"]))
                     for name, each in found["steps"].items():
-                        steps.setdefault(name, []).append(each)
+                        stages.setdefault(name, []).append(each)
     print(f"{'form':12} {'s':>7} {'processor, s':>13} {'token':>7}")
     for form, each in taken.items():
         wall, cpu = (statistics.median(values) for values in zip(*each, strict=True))
         print(f"{form:12} {wall:7.3f} {cpu:13.3f} {tokens[form]:7}")
     if o.profile:
-        for name, values in steps.items():
+        for name, values in stages.items():
             print(f"  {name:10} {statistics.median(values):7.3f}")
 
 
