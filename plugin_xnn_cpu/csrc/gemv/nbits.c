@@ -50,7 +50,7 @@ static code code_of(const struct np_nbits_params *p) {
 #ifdef NP_CHOOSES_CPU
 #ifndef NP_NO_AMX
   if (np_isa_for(p->target) >= NP_TARGET_AVX512AMX) {
-    if (p->rows >= MIN_BF16_ROWS && p->matrix.bits <= 4) {
+    if (p->rounds && p->rows >= MIN_BF16_ROWS && p->matrix.bits <= 4) {
       return (code){NULL, NULL, NULL, np_nbits_bf16_round_avx512amx, np_nbits_bf16_many_avx512amx};
     }
     return (code){np_nbits_int8_few_avx512amx, np_nbits_int8_many_avx512amx,

@@ -56,6 +56,7 @@ struct np_nbits_params {
   size_t part_panels;
   struct np_epilogue epilogue;
   int32_t quantized;        /* whether rows are quantized to int8, in blocks of the same size */
+  int32_t rounds;           /* whether many of them may be rounded to bfloat16 instead */
   int32_t target;           /* NP_TARGET_* */
   size_t shared_scratch;    /* bytes at the start of the workspace: the quantized rows */
   size_t own_scratch;       /* bytes of each thread, which follow */
@@ -66,8 +67,8 @@ struct np_nbits_params {
  * quantized once, or each of rows of its own. Threads divide the panels of all. The results follow
  * one another in `out`, [rows, outputs] each. Where `gated`, there are two of equally many outputs,
  * whose results, after their epilogues, are multiplied element by element: the one result. Segments
- * have no residual; parts and scratch are those of this struct, and rows, `row_tile`, `quantized`
- * and `target` those of the first. */
+ * have no residual; parts and scratch are those of this struct, and rows, `row_tile`, `quantized`,
+ * `rounds` and `target` those of the first. */
 struct np_nbits_joined_params {
   const struct np_nbits_params *segment;
   size_t segments;

@@ -2,16 +2,20 @@
  *
  * For few rows weights become floats in registers: with AVX-512 a permutation looks the lowest bits
  * of each lane up in a table of 16 floats, which have the zero point subtracted where it is common, so
- * that a shift, a permutation and an FMA multiply 16 weights. Accumulators of a block are scaled at
- * its end. A float8 becomes the float16 with its bits further left, which the processor converts:
+ * that a shift, a permutation and an FMA multiply 16 weights. A float8 becomes the float16 with its bits further left, which the processor converts:
  * E4M3FN so has a 256th of its value, which accumulators of a block are multiplied by at its end.
- * For many rows a part of a panel is dequantized in L1 and multiplied with all of them. */
+ * For many rows a part of a panel is upcast in L1 and multiplied with all of them.
+ *
+ * Either way the weights of a piece of K, up to the end of a block or of NP_NBITS_K_BLOCK, are
+ * multiplied in the order of K, in one accumulator, which is then scaled and added to those of the
+ * pieces before: a row has the same bits whatever the number of rows. */
 #include "gemv/nbits_few_code.h"
 
 /* Tiles of many rows: two registers of columns. */
 #define TILE_VECTORS 2
 #define TILE_COLUMNS (TILE_VECTORS * LANES)
-#define TILE_ROWS (LANES == 16 ? 12 : LANES == 8 ? 6 : 4)
+#define TILE_ROWS (LANES >= 8 ? 6 : 4)
+#define STEP 16 /* of K, without a branch: blocks are as short */
 
 /* Where weight `at` of a word lies, in the order of K: see nbits_panel.h. */
 NP_INLINE int shift_of(const int at, const int bits) { return at % 4 * 8 + at / 4 * bits; }
@@ -83,63 +87,92 @@ NP_INLINE vec weight_of(const uint8_t *words, int v, vec table, const int at, ve
   return decoded(table, w, at, zeros, bits, common);
 }
 
-NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t number, few_acc acc,
-                         const int rows, const int bits, const int common) {
+/* The latency of an FMA is about four cycles, and two begin in each. */
+NP_INLINE int at_once(const int rows) {
+  const int wanted = 8 / (rows * VECTORS);
+  return wanted >= STREAMS ? STREAMS : wanted >= 2 ? 2 : 1;
+}
+
+/* The end of the piece of K that starts at `k`. */
+NP_INLINE size_t piece_end(const struct np_nbits_matrix *m, size_t k) {
+  const size_t block = (k / m->block + 1) * m->block;
+  const size_t part = (k / NP_NBITS_K_BLOCK + 1) * NP_NBITS_K_BLOCK;
+  const size_t end = block < part ? block : part;
+  return end < m->inputs ? end : m->inputs;
+}
+
+/* Accumulators `to`, and those of a piece of K times their scale. */
+NP_INLINE vec scaled(vec inner, vec scale, vec to, const int e4m3fn) {
+  if (e4m3fn) inner *= NP_NBITS_E4M3FN_FACTOR;
+  return multiply_add(inner, scale, to);
+}
+
+NP_INLINE void add_blocks(const np_nbits_job *job, const uint8_t *const *from, size_t number,
+                          few_acc *acc, const int count, const int rows, const int bits,
+                          const int common) {
   const struct np_nbits_matrix *m = &job->params->matrix;
-  const np_nbits_view b = np_nbits_view_of(m, from);
   const int together = bits > 8 ? 4 : 32 / bits;
   const vec table = table_of(m, bits, common);
-  /* Accumulators enough that an FMA needs not wait for the one before. */
-  const int chains = rows * VECTORS <= 2 ? 4 : rows * VECTORS <= 4 ? 2 : 1;
-  vec inner[4][NP_NBITS_GEMV_ROWS][VECTORS], zeros[VECTORS];
-  UNROLL for (int v = 0; v < VECTORS; v++) {
-    zeros[v] = common ? broadcast(m->zero) : zeros_of(m, &b, v);
-    UNROLL for (int c = 0; c < chains; c++) {
-      UNROLL for (int r = 0; r < rows; r++) inner[c][r][v] = zero();
+  np_nbits_view b[STREAMS];
+  vec zeros[STREAMS][VECTORS];
+  UNROLL for (int s = 0; s < count; s++) {
+    b[s] = np_nbits_view_of(m, from[s]);
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+      zeros[s][v] = common ? broadcast(m->zero) : zeros_of(m, &b[s], v);
     }
+    prefetch_numbers(m, from[s]);
   }
-  prefetch_numbers(m, from);
-  const size_t start = number * m->block;
-  const size_t end = start + m->block < m->inputs ? start + m->block : m->inputs;
   const float *x[NP_NBITS_GEMV_ROWS];
   UNROLL for (int r = 0; r < rows; r++) x[r] = job->in + row_of(job, r) * m->inputs;
-  const uint8_t *words = b.words;
-  size_t k = start;
-  for (; k + (size_t)together <= end; k += (size_t)together) {
-    prefetch_words(words);
-    UNROLL for (int v = 0; v < VECTORS; v++) {
+  const size_t start = number * m->block;
+  const size_t last = start + m->block < m->inputs ? start + m->block : m->inputs;
+  size_t words = 0; /* bytes from the block's first */
+  for (size_t k = start; k < last;) {
+    const size_t end = piece_end(m, k);
+    vec inner[STREAMS][NP_NBITS_GEMV_ROWS][VECTORS];
+    UNROLL for (int s = 0; s < count; s++) {
+      UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int v = 0; v < VECTORS; v++) inner[s][r][v] = zero();
+      }
+    }
+    for (; k + (size_t)together <= end; k += (size_t)together, words += COLUMNS * 4) {
+      UNROLL for (int s = 0; s < count; s++) prefetch_words(b[s].words + words);
       UNROLL for (int i = 0; i < together; i++) {
-        const vec weight = weight_of(words, v, table, i, zeros[v], bits, common);
-        UNROLL for (int r = 0; r < rows; r++) {
-          const vec given = broadcast(x[r][k + (size_t)i]);
-          inner[i % chains][r][v] = multiply_add(given, weight, inner[i % chains][r][v]);
+        UNROLL for (int s = 0; s < count; s++) {
+          UNROLL for (int v = 0; v < VECTORS; v++) {
+            const vec weight = weight_of(b[s].words + words, v, table, i, zeros[s][v], bits, common);
+            UNROLL for (int r = 0; r < rows; r++) {
+              const vec given = broadcast(x[r][k + (size_t)i]);
+              inner[s][r][v] = multiply_add(given, weight, inner[s][r][v]);
+            }
+          }
         }
       }
     }
-    words += COLUMNS * 4;
-  }
-  /* K ends within a word. */
-  for (int i = 0; k < end; k++, i++) {
-    UNROLL for (int v = 0; v < VECTORS; v++) {
-      vec weight;
-      if (bits > 8) {
-        weight = float8(words + i * COLUMNS + v * LANES, bits);
-      } else {
-        const ivec w = *(const ivec *)(words + v * LANES * 4);
-        weight = floats((ivec)(w >> shift_of(i, bits)) & ((1 << bits) - 1)) - zeros[v];
-      }
-      UNROLL for (int r = 0; r < rows; r++) {
-        inner[0][r][v] = multiply_add(broadcast(x[r][k]), weight, inner[0][r][v]);
+    /* K ends within a word. */
+    for (int i = 0; k < end; k++, i++) {
+      UNROLL for (int s = 0; s < count; s++) {
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+          vec weight;
+          if (bits > 8) {
+            weight = float8(b[s].words + words + i * COLUMNS + v * LANES, bits);
+          } else {
+            const ivec w = *(const ivec *)(b[s].words + words + v * LANES * 4);
+            weight = floats((ivec)(w >> shift_of(i, bits)) & ((1 << bits) - 1)) - zeros[s][v];
+          }
+          UNROLL for (int r = 0; r < rows; r++) {
+            inner[s][r][v] = multiply_add(broadcast(x[r][k]), weight, inner[s][r][v]);
+          }
+        }
       }
     }
-  }
-  UNROLL for (int v = 0; v < VECTORS; v++) {
-    const vec scale = scales_of(m, &b, v);
-    UNROLL for (int r = 0; r < rows; r++) {
-      vec sum = inner[0][r][v];
-      UNROLL for (int c = 1; c < chains; c++) sum += inner[c][r][v];
-      if (bits == E4M3FN) sum *= NP_NBITS_E4M3FN_FACTOR;
-      acc[r][v] = multiply_add(sum, scale, acc[r][v]);
+    UNROLL for (int s = 0; s < count; s++) {
+      UNROLL for (int v = 0; v < VECTORS; v++) {
+        const vec scale = scales_of(m, &b[s], v);
+        UNROLL for (int r = 0; r < rows; r++) {
+          acc[s][r][v] = scaled(inner[s][r][v], scale, acc[s][r][v], bits == E4M3FN);
+        }
+      }
     }
   }
 }
@@ -167,10 +200,11 @@ void NP_OF_ISA(np_nbits_few)(const np_nbits_job *job, size_t first, size_t last)
   else float8_codes[p->matrix.format == NP_NBITS_E5M2][few_index(p)](job, first, last);
 }
 
-/* Dequantize inputs `start` to `end` of a panel, from the start of a word on: a row of columns for
- * each, in pieces of TILE_COLUMNS, `piece` floats apart. The last word is dequantized whole. */
-NP_INLINE void dequantize(const struct np_nbits_matrix *m, const uint8_t *panel, size_t start,
-                          size_t end, float *wide, size_t piece, const int bits) {
+/* Upcast inputs `start` to `end` of a panel, from the start of a word on, less their zero points: a
+ * row of columns for each, in pieces of TILE_COLUMNS, `piece` floats apart. The last word is upcast
+ * whole. */
+NP_INLINE void upcast(const struct np_nbits_matrix *m, const uint8_t *panel, size_t start,
+                      size_t end, float *wide, size_t piece, const int bits) {
   const size_t together = bits > 8 ? 4 : 32 / (size_t)bits;
   const vec table = table_of(m, bits, 0);
   for (size_t k = start; k < end;) {
@@ -178,9 +212,8 @@ NP_INLINE void dequantize(const struct np_nbits_matrix *m, const uint8_t *panel,
     const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, panel, number));
     const size_t last = (number + 1) * m->block < end ? (number + 1) * m->block : end;
     const uint8_t *words = b.words + within / together * COLUMNS * 4;
-    vec zeros[VECTORS], scales[VECTORS];
+    vec zeros[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
-      scales[v] = scales_of(m, &b, v);
       zeros[v] = m->zeros == NP_NBITS_ZEROS_COMMON ? broadcast(m->zero) : zeros_of(m, &b, v);
     }
     for (; k < last; k += together, words += COLUMNS * 4) {
@@ -188,28 +221,51 @@ NP_INLINE void dequantize(const struct np_nbits_matrix *m, const uint8_t *panel,
         float *to = wide + (size_t)(v / TILE_VECTORS) * piece + (k - start) * TILE_COLUMNS +
                     (size_t)(v % TILE_VECTORS) * LANES;
         UNROLL for (int i = 0; i < (bits > 8 ? 4 : 32 / bits); i++) {
-          vec weight = weight_of(words, v, table, i, zeros[v], bits, 0);
-          if (bits == E4M3FN) weight *= NP_NBITS_E4M3FN_FACTOR;
-          store(to + i * TILE_COLUMNS, weight * scales[v]);
+          store(to + i * TILE_COLUMNS, weight_of(words, v, table, i, zeros[v], bits, 0));
         }
       }
     }
   }
 }
 
-/* A tile: accumulators go on from `to`, in rows of whole panels. */
-NP_INLINE void tile(const float *in, size_t stride, size_t inputs, const float *wide, float *to,
-                    const int rows) {
-  vec acc[TILE_ROWS][TILE_VECTORS];
+NP_INLINE void multiply(vec acc[][TILE_VECTORS], const float *weights, const float *const *x,
+                        size_t k, const int rows) {
+  vec w[TILE_VECTORS];
+  UNROLL for (int v = 0; v < TILE_VECTORS; v++) w[v] = load(weights + v * LANES);
   UNROLL for (int r = 0; r < rows; r++) {
+    const vec given = broadcast(x[r][k]);
+    UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = multiply_add(given, w[v], acc[r][v]);
+  }
+}
+
+/* Rows of a tile, inputs `k` to `end` of them, times as many upcast weights of TILE_COLUMNS columns
+ * from vector `first` on, added to `to`, in rows of whole panels. */
+NP_INLINE void tile(const struct np_nbits_matrix *m, const uint8_t *panel, const float *in, size_t k,
+                    size_t end, const float *wide, int first, float *to, const int rows) {
+  vec acc[TILE_ROWS][TILE_VECTORS];
+  const float *x[TILE_ROWS];
+  UNROLL for (int r = 0; r < rows; r++) {
+    x[r] = in + (size_t)r * m->inputs;
     UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = load(to + r * COLUMNS + v * LANES);
   }
-  for (size_t k = 0; k < inputs; k++, wide += TILE_COLUMNS) {
-    vec w[TILE_VECTORS];
-    UNROLL for (int v = 0; v < TILE_VECTORS; v++) w[v] = load(wide + v * LANES);
+  while (k < end) {
+    const size_t last = piece_end(m, k);
+    const np_nbits_view b = np_nbits_view_of(m, np_nbits_block_of(m, panel, k / m->block));
+    vec inner[TILE_ROWS][TILE_VECTORS];
     UNROLL for (int r = 0; r < rows; r++) {
-      const vec x = broadcast(in[(size_t)r * stride + k]);
-      UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = multiply_add(x, w[v], acc[r][v]);
+      UNROLL for (int v = 0; v < TILE_VECTORS; v++) inner[r][v] = zero();
+    }
+    for (; k + STEP <= last; k += STEP, wide += STEP * TILE_COLUMNS) {
+      UNROLL for (int i = 0; i < STEP; i++) {
+        multiply(inner, wide + i * TILE_COLUMNS, x, k + (size_t)i, rows);
+      }
+    }
+    for (; k < last; k++, wide += TILE_COLUMNS) multiply(inner, wide, x, k, rows);
+    UNROLL for (int v = 0; v < TILE_VECTORS; v++) {
+      const vec scale = scales_of(m, &b, first + v);
+      UNROLL for (int r = 0; r < rows; r++) {
+        acc[r][v] = scaled(inner[r][v], scale, acc[r][v], m->format == NP_NBITS_E4M3FN);
+      }
     }
   }
   UNROLL for (int r = 0; r < rows; r++) {
@@ -229,25 +285,23 @@ void NP_OF_ISA(np_nbits_many)(const np_nbits_job *job, size_t panel, size_t row,
     const size_t left = m->inputs - start;
     const size_t count = left < NP_NBITS_K_BLOCK ? left : NP_NBITS_K_BLOCK;
     if (m->format == NP_NBITS_E4M3FN) {
-      dequantize(m, from, start, start + count, wide, piece, E4M3FN);
+      upcast(m, from, start, start + count, wide, piece, E4M3FN);
     } else if (m->format == NP_NBITS_E5M2) {
-      dequantize(m, from, start, start + count, wide, piece, E5M2);
-    } else if (m->bits == 2) dequantize(m, from, start, start + count, wide, piece, 2);
-    else if (m->bits == 4) dequantize(m, from, start, start + count, wide, piece, 4);
-    else dequantize(m, from, start, start + count, wide, piece, 8);
+      upcast(m, from, start, start + count, wide, piece, E5M2);
+    } else if (m->bits == 2) upcast(m, from, start, start + count, wide, piece, 2);
+    else if (m->bits == 4) upcast(m, from, start, start + count, wide, piece, 4);
+    else upcast(m, from, start, start + count, wide, piece, 8);
     for (size_t column = 0; column < COLUMNS; column += TILE_COLUMNS) {
       const float *weights = wide + column / TILE_COLUMNS * piece;
-      const float *x = job->in + row * m->inputs + start;
+      const float *x = job->in + row * m->inputs;
       float *to = results + column;
       size_t r = 0;
 #define TILES(ROWS)                                                                        \
   for (; r + ROWS <= rows; r += ROWS) {                                                    \
-    tile(x + r * m->inputs, m->inputs, count, weights, to + r * COLUMNS, ROWS);            \
+    tile(m, from, x + r * m->inputs, start, start + count, weights,                        \
+         (int)(column / LANES), to + r * COLUMNS, ROWS);                                   \
   }
       TILES(TILE_ROWS)
-#if TILE_ROWS > 8
-      TILES(8)
-#endif
 #if TILE_ROWS > 4
       TILES(4)
 #endif

@@ -12,10 +12,14 @@ NP_INLINE size_t row_of(const np_nbits_job *job, int row) {
 
 typedef vec few_acc[NP_NBITS_GEMV_ROWS][VECTORS];
 
-/* Adds block `number` of a panel, which lies at `from`, times `rows` rows to accumulators: the file
- * that includes this defines it for its kind of rows. `common` is whether the zero point is. */
-NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t number, few_acc acc,
-                         const int rows, const int bits, const int common);
+/* Adds block `number` of `count` panels, which lie at `from`, times `rows` rows to accumulators: the
+ * file that includes this defines it for its kind of rows. `common` is whether the zero point is. */
+NP_INLINE void add_blocks(const np_nbits_job *job, const uint8_t *const *from, size_t number,
+                          few_acc *acc, const int count, const int rows, const int bits,
+                          const int common);
+
+/* Panels whose blocks are added at once: that many accumulators are independent. */
+NP_INLINE int at_once(const int rows);
 
 /* Panels `first` to `last`, in runs that are read at once. */
 NP_INLINE void few_panels(const np_nbits_job *job, size_t first, size_t last, const int rows,
@@ -36,9 +40,14 @@ NP_INLINE void few_panels(const np_nbits_job *job, size_t first, size_t last, co
       panels[count] = np_nbits_block_of(m, panels[count], 0);
     }
     for (size_t b = 0; b < blocks; b++) {
-      for (size_t s = 0; s < count; s++, panels[s - 1] += block_size) {
-        add_block(job, panels[s], b, acc[s], rows, bits, common);
+      size_t s = 0;
+      for (; s + (size_t)at_once(rows) <= count; s += (size_t)at_once(rows)) {
+        add_blocks(job, panels + s, b, acc + s, at_once(rows), rows, bits, common);
       }
+      for (; at_once(rows) > 1 && s < count; s++) {
+        add_blocks(job, panels + s, b, acc + s, 1, rows, bits, common);
+      }
+      for (s = 0; s < count; s++) panels[s] += block_size;
     }
     for (size_t s = 0; s < count; s++) {
       for (size_t r = 0; r < job->params->rows; r++) {

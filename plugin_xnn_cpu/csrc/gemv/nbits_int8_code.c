@@ -119,8 +119,17 @@ NP_INLINE int32_t start_of(const struct np_nbits_matrix *m, int32_t sum, const i
   return common ? -(int32_t)m->zero * sum : 0;
 }
 
-NP_INLINE void add_block(const np_nbits_job *job, const uint8_t *from, size_t number, few_acc acc,
-                         const int rows, const int bits, const int common) {
+NP_INLINE int at_once(const int rows) {
+  (void)rows;
+  return 1; /* integers have chains within a block, since their order does not matter */
+}
+
+NP_INLINE void add_blocks(const np_nbits_job *job, const uint8_t *const *panels, size_t number,
+                          few_acc *accumulators, const int count, const int rows, const int bits,
+                          const int common) {
+  (void)count;
+  const uint8_t *from = panels[0];
+  vec(*acc)[VECTORS] = accumulators[0];
   const struct np_nbits_matrix *m = &job->params->matrix;
   const np_nbits_view b = np_nbits_view_of(m, from);
   const size_t width = np_nbits_blocks(m) * m->block;

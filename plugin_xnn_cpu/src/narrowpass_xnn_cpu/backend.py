@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from narrowpass import OpClassifier, OpDtypes
     from narrowpass.bundle import Bundle
     from narrowpass.runtime.quantization import QuantizationSpec
+    from narrowpass_xnn_cpu.lower.numerics import Numerics
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,15 @@ class XnnCpuBackend(Backend):
         spin: whether worker threads spin-wait for two milliseconds after a run. The next run starts
             sooner if it follows in that time; other processes get less processor time.
         share_workspace: whether all methods share one arena; then only one of them runs at a time.
+        deterministic: whether the bits of a row may not depend on the number of rows. They do not
+            anyway, but where tiles of AMX multiply many rows in bfloat16 (attention, and weights of
+            4 bits), or XNNPACK few rows in float16.
     """
 
     winograd: bool = True
     spin: bool = False
     share_workspace: bool = False
+    deterministic: bool = False
 
     name: ClassVar[str] = "xnn-cpu"
     priority: ClassVar[int] = 100
@@ -57,6 +62,14 @@ class XnnCpuBackend(Backend):
         found = {"isa": used} if used == detected else {"isa": used, "processor": detected}
         reason = isa.unused_amx(lib)
         return found | {"amx": reason} if reason else found
+
+    def instruction_sets(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the levels of this processor, each with the variable that caps kernels at it."""
+        from narrowpass_xnn_cpu.native import isa
+        from narrowpass_xnn_cpu.native.library import extension
+
+        count = isa.LEVELS.index(isa.in_use(extension().lib)) + 1
+        return {level: {isa.VARIABLE: level} for level in isa.LEVELS[:count]}
 
     def default_pipeline(self, passes: Collection[str]) -> str:
         """Return ``fold``, and ``repair-quantized`` for quantized models, those that are installed.
@@ -107,9 +120,7 @@ class XnnCpuBackend(Backend):
         """Return the lowered plan of each method after a stage, as text."""
         from narrowpass_xnn_cpu.stages import plans
 
-        return "".join(
-            plan.text() for plan in plans(bundle, stage, options, winograd=self.winograd)
-        )
+        return "".join(plan.text() for plan in plans(bundle, stage, options, self._numerics()))
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.
@@ -123,7 +134,12 @@ class XnnCpuBackend(Backend):
         return XnnProgram(
             bundle,
             options,
-            winograd=self.winograd,
+            self._numerics(),
             spin=self.spin,
             share_workspace=self.share_workspace,
         )
+
+    def _numerics(self) -> Numerics:
+        from narrowpass_xnn_cpu.lower.numerics import Numerics
+
+        return Numerics(self.winograd, self.deterministic)

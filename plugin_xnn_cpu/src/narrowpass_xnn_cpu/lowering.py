@@ -15,6 +15,7 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
 from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.fusion.operations import operations
+from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Observe
 from narrowpass_xnn_cpu.lower.storage import XnnStorage
@@ -33,15 +34,15 @@ class XnnLowering(Lowering[Op]):
     """Lowers operations to steps of XNNPACK and of kernels of our own.
 
     Args:
-        winograd: whether convolutions may be computed by Winograd's algorithm.
+        numerics: which roundings kernels may choose.
     """
 
     executor = EXECUTOR
     repeat = TapeLoop
 
-    def __init__(self, *, winograd: bool = True) -> None:
-        self._winograd = winograd
-        self.storage = XnnStorage(winograd=winograd)
+    def __init__(self, numerics: Numerics = DEFAULT) -> None:
+        self._numerics = numerics
+        self.storage = XnnStorage(numerics)
 
     def infer(self, model: ir.Model) -> None:
         """Infer types, and expand contrib transformer operators that have no lowering rule."""
@@ -63,7 +64,7 @@ class XnnLowering(Lowering[Op]):
 
     def lower(self, source: Source[Op]) -> Partition:
         """Lower and pack the operations of a partition."""
-        return UnitLowering(source, winograd=self._winograd).pack()
+        return UnitLowering(source, self._numerics).pack()
 
     def observes(self, value: ir.Value) -> bool:
         """Return whether a value is materialized as float32 while the method runs."""

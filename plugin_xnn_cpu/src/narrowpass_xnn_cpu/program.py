@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.program.program import PlannedProgram
+from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lowering import XnnLowering
 from narrowpass_xnn_cpu.native import weights_cache
 from narrowpass_xnn_cpu.native.packer import PACKER
@@ -22,7 +23,7 @@ class XnnProgram(PlannedProgram):
     Args:
         bundle: what to compile.
         options: see `CompileOptions`.
-        winograd: whether convolutions of floats may be computed by Winograd's algorithm.
+        numerics: which roundings kernels may choose.
         spin: whether the threads of the pool spin-wait for the next run.
         share_workspace: whether all methods compute in one arena.
 
@@ -37,15 +38,15 @@ class XnnProgram(PlannedProgram):
         self,
         bundle: Bundle,
         options: CompileOptions,
+        numerics: Numerics = DEFAULT,
         *,
-        winograd: bool = True,
         spin: bool = False,
         share_workspace: bool = False,
     ) -> None:
         super().__init__(
             bundle,
             options,
-            lowering=XnnLowering(winograd=winograd),
+            lowering=XnnLowering(numerics),
             cache=weights_cache.shared(),
             packer=PACKER,
             pool=shared(options.threads, spin=spin),

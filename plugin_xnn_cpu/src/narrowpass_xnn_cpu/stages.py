@@ -16,6 +16,7 @@ from narrowpass_planning.program.method import canonical
 from narrowpass_planning.program.models import inferred
 from narrowpass_planning.weights import names
 from narrowpass_xnn_cpu.lower import stages
+from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
@@ -31,7 +32,7 @@ STAGES = (*stages.STAGES, "pack", "bind")
 
 
 def plans(
-    bundle: Bundle, stage: str, options: CompileOptions, *, winograd: bool = True
+    bundle: Bundle, stage: str, options: CompileOptions, numerics: Numerics = DEFAULT
 ) -> Iterator[LoweredPlan]:
     """Return the plan of each method after a stage.
 
@@ -39,14 +40,14 @@ def plans(
         bundle: its methods.
         stage: one of `STAGES`.
         options: see `CompileOptions`.
-        winograd: whether convolutions of floats may be computed by Winograd's algorithm.
+        numerics: which roundings kernels may choose.
 
     Raises:
         BackendError: a method that cannot be lowered.
         UsageError: there is no such stage.
     """
     if stage in ("pack", "bind"):
-        with XnnProgram(bundle, options, winograd=winograd) as program:
+        with XnnProgram(bundle, options, numerics) as program:
             for method in program.methods:
                 facts = _facts
                 if stage == "bind":
@@ -56,10 +57,10 @@ def plans(
                 yield LoweredPlan(stage, method, tuple(sections))
         return
     identities = names.printed(bundle)
-    lowering = XnnLowering(winograd=winograd)
+    lowering = XnnLowering(numerics)
     for name, model in bundle.methods.items():
         graph = canonical(inferred(model, lowering), lowering)
-        yield stages.plan_of(stage, name, graph, identities, winograd=winograd)
+        yield stages.plan_of(stage, name, graph, identities, numerics)
 
 
 def _zeros(program: XnnProgram, method: str) -> dict[str, np.ndarray[Any, Any]]:

@@ -1,6 +1,6 @@
 """The kernel for rows of int8 with ARM's dot product, cross-compiled and run under emulation.
 
-A driver in C (`kits/nbits_driver.c`) compares it with the plain kernel, bit by bit, and with double
+A driver in C (`nbits_driver.c`) compares it with the plain kernel, bit by bit, and with double
 precision. It is built for this processor too, so that the driver itself is known to work.
 """
 
@@ -40,7 +40,7 @@ def built(compiler, folder, sets):
         source = csrc / "gemv" / "nbits_int8_code.c"
         subprocess.run([*common, *named, source, "-o", objects[-1]], check=True)
     first, second = sets
-    for source in (csrc / "gemv" / "nbits_pack.c", FOLDER / "tests" / "kits" / "nbits_driver.c"):
+    for source in (csrc / "gemv" / "nbits_pack.c", FOLDER / "tests" / "gemm" / "nbits_driver.c"):
         objects.append(folder / f"{source.stem}.o")
         named = [f"-DA={first}", f"-DB={second}"]
         subprocess.run([*common, *named, source, "-o", objects[-1]], check=True)

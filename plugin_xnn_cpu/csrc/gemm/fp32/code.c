@@ -88,19 +88,14 @@ NP_INLINE int is_whole(const np_fp32_panel *p) {
 /* `prefetch` is fetched into the L2 cache, `lines` of it for each STEP elements. */
 NP_INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *prefetch, size_t lines,
                         const int rows, const int vectors, const int whole) {
-  /* With few rows there are more accumulators than these, so that an instruction needs not wait for
-   * the one before. */
-  const int chains = rows * vectors >= 8 ? 1 : rows * vectors >= 4 ? 2 : 4;
-  vec acc[4][ROWS][VECTORS];
+  /* One accumulator for each output, and K in order, whatever the number of rows: so the bits of a
+   * row do not depend on the rows beside it. Few rows wait for the latency of an FMA, while GEMV,
+   * which has the same order, hides it by more streams. */
+  vec acc[ROWS][VECTORS];
   if (whole) {
-    start_whole(acc[0], p, rows, vectors);
+    start_whole(acc, p, rows, vectors);
   } else {
-    start(acc[0], p, first, rows, vectors);
-  }
-  UNROLL for (int c = 1; c < chains; c++) {
-    UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) acc[c][r][v] = zero();
-    }
+    start(acc, p, first, rows, vectors);
   }
   const float *weights = p->weights;
   const size_t run_length = p->run_length, width = LANES * (size_t)vectors;
@@ -116,20 +111,15 @@ NP_INLINE const char *tile(const np_fp32_panel *p, size_t first, const char *pre
     for (; k + STEP <= run_length; k += STEP, weights += STEP * width) {
       for (size_t i = 0; i < lines; i++, prefetch += 64) __builtin_prefetch(prefetch, 0, 2);
       UNROLL for (int i = 0; i < STEP; i++) {
-        multiply(acc[i % chains], weights + (size_t)i * width, x, k + (size_t)i, rows, vectors);
+        multiply(acc, weights + (size_t)i * width, x, k + (size_t)i, rows, vectors);
       }
     }
-    for (; k < run_length; k++, weights += width) multiply(acc[0], weights, x, k, rows, vectors);
-  }
-  UNROLL for (int c = 1; c < chains; c++) {
-    UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] = acc[0][r][v] + acc[c][r][v];
-    }
+    for (; k < run_length; k++, weights += width) multiply(acc, weights, x, k, rows, vectors);
   }
   if (whole) {
-    finish_whole(acc[0], p, first, rows, vectors);
+    finish_whole(acc, p, first, rows, vectors);
   } else {
-    finish(acc[0], p, first, rows, vectors);
+    finish(acc, p, first, rows, vectors);
   }
   return prefetch;
 }

@@ -3,6 +3,7 @@
  * XNNPACK's kernels upcast each weight again for every seven rows. Here that is done once for a
  * tile of rows, and the kernels of float32 multiply. */
 #include <math.h>
+#include <string.h>
 
 #include "gemm/fp32/panel.h"
 
@@ -10,8 +11,9 @@
 #define NP_INT8_WEIGHTS_NR 16
 
 /* out = clamp(row · matrix + bias, low, high), of a matrix that lies as NP_PANELS_INT8 says. Panels
- * that lie one after the other are upcast and scaled together, a part of the inputs at a time, into
- * the scratch memory of a thread, and all rows of a row tile are multiplied with them there. */
+ * that lie one after the other are upcast together, a part of the inputs at a time, into the scratch
+ * memory of a thread, and all rows of a row tile are multiplied with them there. Accumulators are
+ * scaled at the end, as those of GEMV and of XNNPACK's kernels: a row has the same bits as there. */
 struct np_gemm_int8_weights_params {
   const void *packed;
   size_t rows;
@@ -27,27 +29,40 @@ struct np_gemm_int8_weights_params {
   float high;
   int32_t target;        /* NP_TARGET_* */
   size_t bias_offset;    /* bytes, in a thread's scratch memory, which upcast weights begin */
+  size_t scales_offset;
   size_t pixels_offset;  /* where rows start */
   size_t thread_scratch; /* bytes */
 };
 
 #define PIECE NP_INT8_WEIGHTS_NR
 
-/* Weights of some inputs, `width` apart, times the scales of PIECE columns. */
+/* Weights of some inputs of PIECE columns, `width` apart. */
 NP_MULTIVERSIONED(void, upcast,
-                  (const int8_t *restrict weights, size_t width, const float *restrict scales,
-                   size_t inputs, float *restrict out, size_t stride),
-                  (weights, width, scales, inputs, out, stride)) {
-  float factors[PIECE];
-  for (size_t n = 0; n < PIECE; n++) factors[n] = scales[n];
+                  (const int8_t *restrict weights, size_t width, size_t inputs,
+                   float *restrict out, size_t stride),
+                  (weights, width, inputs, out, stride)) {
   for (size_t k = 0; k < inputs; k++, weights += width, out += stride) {
-    for (size_t n = 0; n < PIECE; n++) out[n] = (float)weights[n] * factors[n];
+    for (size_t n = 0; n < PIECE; n++) out[n] = (float)weights[n];
   }
 }
 
-/* Upcast `inputs` inputs of `stride` columns of the panels from `first` on. */
-static void dequantize_panels(const struct np_gemm_int8_weights_params *p, size_t first,
-                              size_t start, size_t inputs, size_t stride, float *out, float *bias) {
+/* Scale and clamp accumulators. */
+NP_MULTIVERSIONED(void, finish_rows,
+                  (float *restrict out, size_t stride, size_t rows, size_t columns,
+                   const float *restrict scales, float low, float high),
+                  (out, stride, rows, columns, scales, low, high)) {
+  for (size_t r = 0; r < rows; r++, out += stride) {
+    for (size_t n = 0; n < columns; n++) {
+      const float x = out[n] * scales[n], above = x < low ? low : x;
+      out[n] = above > high ? high : above;
+    }
+  }
+}
+
+/* Upcast `inputs` inputs of `stride` columns of the panels from `first` on; copy their biases over
+ * scales, and scales. */
+static void upcast_panels(const struct np_gemm_int8_weights_params *p, size_t first, size_t start,
+                          size_t inputs, size_t stride, float *out, float *bias, float *scale) {
   for (size_t column = 0; column < stride; column += PIECE) {
     const size_t within = column % p->width;
     const uint8_t *panel =
@@ -55,8 +70,9 @@ static void dequantize_panels(const struct np_gemm_int8_weights_params *p, size_
     const float *added = (const float *)panel + within; /* over the scale */
     const int8_t *weights = (const int8_t *)(panel + p->width * sizeof *added);
     const float *scales = (const float *)(weights + p->width * p->channels) + within;
-    upcast(weights + start * p->width + within, p->width, scales, inputs, out + column, stride);
-    for (size_t n = 0; n < PIECE; n++) bias[column + n] = added[n] * scales[n];
+    upcast(weights + start * p->width + within, p->width, inputs, out + column, stride);
+    memcpy(bias + column, added, PIECE * sizeof *bias);
+    memcpy(scale + column, scales, PIECE * sizeof *scale);
   }
 }
 
@@ -72,6 +88,7 @@ static void part(np_job *job, size_t thread, size_t index) {
   const size_t last = np_min((side + 1) * groups / p->parts * p->together, panels);
   uint8_t *scratch = job->scratch + thread * p->thread_scratch;
   float *weights = (float *)scratch, *bias = (float *)(scratch + p->bias_offset);
+  float *scales = (float *)(scratch + p->scales_offset);
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   for (size_t r = 0; r < rows.count; r++) pixels[r] = (int32_t)(r * p->channels);
   for (size_t start = 0; start < p->channels; start += p->depth) {
@@ -84,7 +101,8 @@ static void part(np_job *job, size_t thread, size_t index) {
       /* Code for few columns has rows of weights of as many registers as it needs. */
       const size_t stride = np_ceil_div(columns, PIECE) * PIECE;
       const size_t inputs = ends ? left : p->depth;
-      dequantize_panels(p, n, start, inputs, stride, weights, bias);
+      float *out = (float *)job->out + rows.first * p->outputs + column;
+      upcast_panels(p, n, start, inputs, stride, weights, bias, scales);
       const np_fp32_panel panel = {
           .image = (const float *)job->inputs[0] + rows.first * p->channels + start,
           .pixels = pixels,
@@ -98,12 +116,13 @@ static void part(np_job *job, size_t thread, size_t index) {
           .bias = start == 0 ? bias : NULL,
           .columns = columns,
           .lanes = PIECE,
-          .out = (float *)job->out + rows.first * p->outputs + column,
+          .out = out,
           .out_stride = p->outputs,
-          .low = ends ? p->low : -INFINITY,
-          .high = ends ? p->high : INFINITY,
+          .low = -INFINITY,
+          .high = INFINITY,
       };
       multiply(&panel);
+      if (ends) finish_rows(out, p->outputs, rows.count, columns, scales, p->low, p->high);
     }
   }
 }

@@ -13,6 +13,7 @@ from narrowpass_planning.graph.facts import NARROW, Facts
 from narrowpass_planning.plan.partition import ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
+from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Convert, DropAxes, Observe, Reshape, Transpose
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, Perm
@@ -38,7 +39,7 @@ class Builder:
     Args:
         facts: of the graph.
         lower: emits an operation with the rule of its kind.
-        winograd: whether convolutions may be computed by Winograd's algorithm.
+        numerics: which roundings kernels may choose.
         unfit: why constants of an operation do not fit its kernel, by `Op.unfit_key`.
     """
 
@@ -47,11 +48,11 @@ class Builder:
         facts: Facts,
         lower: Callable[[Op, Builder], None],
         *,
-        winograd: bool = True,
+        numerics: Numerics = DEFAULT,
         unfit: Mapping[str, str] | None = None,
     ) -> None:
         self.facts = facts
-        self.winograd = winograd
+        self.numerics = numerics
         self.unfit = unfit or {}
         self._lower = lower
         self.origins: dict[Slot, Op] = {}

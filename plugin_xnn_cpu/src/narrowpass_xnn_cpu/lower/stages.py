@@ -34,6 +34,7 @@ from narrowpass_planning.program.units import is_native, outputs_of
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.fusion.operations import operations
+from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.graph import GraphOp, GraphValue
@@ -52,8 +53,7 @@ def plan_of(
     method: str,
     model: ir.Model,
     identities: Mapping[int, str | Weight] | None = None,
-    *,
-    winograd: bool = True,
+    numerics: Numerics = DEFAULT,
 ) -> LoweredPlan:
     """Return the plan of a method after a stage.
 
@@ -62,7 +62,7 @@ def plan_of(
         method: the method's name.
         model: canonical: with types and shapes inferred.
         identities: names of the contents of tensors, by their ``id``.
-        winograd: whether convolutions may be computed by Winograd's algorithm.
+        numerics: which roundings kernels may choose.
 
     Raises:
         UsageError: there is no such stage.
@@ -70,7 +70,7 @@ def plan_of(
     """
     if stage not in STAGES:
         raise UsageError(f"there is no stage {stage!r}; there are {', '.join(STAGES)}")
-    stages = _Stages(model, identities, winograd=winograd)
+    stages = _Stages(model, identities, numerics)
     sections = {
         "canonicalize": stages.canonical,
         "fuse": stages.fused,
@@ -86,10 +86,9 @@ class _Stages:
         self,
         model: ir.Model,
         identities: Mapping[int, str | Weight] | None,
-        *,
-        winograd: bool,
+        numerics: Numerics,
     ) -> None:
-        self._model, self._winograd = model, winograd
+        self._model, self._numerics = model, numerics
         self._facts = Facts(model.graph, identities=identities)
 
     def _version(self, node: ir.Node) -> int:
@@ -131,7 +130,7 @@ class _Stages:
                 for entry in unit.ops
             ]
             source = Source(0, items, outputs, self._facts, None, Workspace(0))
-            lowering = UnitLowering(source, winograd=self._winograd)
+            lowering = UnitLowering(source, self._numerics)
             sections.append(Section("native", lowering.lower()[1]))
         return [section for section in sections if section.body]
 

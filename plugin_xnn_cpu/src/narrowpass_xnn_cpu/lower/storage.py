@@ -8,6 +8,7 @@ from typing import Any
 from narrowpass_planning.plan.step import Step
 from narrowpass_planning.stored.errors import NotStorableError, StaleError
 from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
+from narrowpass_xnn_cpu.lower.numerics import Numerics
 from narrowpass_xnn_cpu.lower.vocabulary import CLASSES, COMPUTATIONS
 from narrowpass_xnn_cpu.lowered.op import LoweredOp
 from narrowpass_xnn_cpu.lowered.packed import PackedStep
@@ -25,13 +26,13 @@ class XnnStorage:
     """The record of a step is its lowered operation.
 
     Args:
-        winograd: whether convolutions may be computed by Winograd's algorithm.
+        numerics: which roundings kernels may choose.
     """
 
     packages: Sequence[str] = ("narrowpass_xnn_cpu", "narrowpass_expansion")
 
-    def __init__(self, *, winograd: bool) -> None:
-        self._winograd = winograd
+    def __init__(self, numerics: Numerics) -> None:
+        self._numerics = numerics
 
     def classes(self) -> Mapping[str, type[Any]]:
         """See `StepStorage.classes`."""
@@ -39,7 +40,7 @@ class XnnStorage:
 
     def planned_for(self) -> str:
         """See `StepStorage.planned_for`."""
-        return f"xnn-cpu {self._winograd} {target.current()} {PACKER.build()}"
+        return f"xnn-cpu {self._numerics} {target.current()} {PACKER.build()}"
 
     def record(self, step: Step) -> LoweredOp:
         """See `StepStorage.record`."""

@@ -12,6 +12,7 @@ from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.attention.appended import check_readers
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.int8.offsets import store_with_offsets
+from narrowpass_xnn_cpu.lower.numerics import Numerics
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition, UnfitConstantsError
 
@@ -21,11 +22,11 @@ class UnitLowering:
 
     Args:
         source: the operations and shape nodes, in order.
-        winograd: whether convolutions may be computed by Winograd's algorithm.
+        numerics: which roundings kernels may choose.
     """
 
-    def __init__(self, source: Source[Op], *, winograd: bool) -> None:
-        self._source, self._winograd = source, winograd
+    def __init__(self, source: Source[Op], numerics: Numerics) -> None:
+        self._source, self._numerics = source, numerics
 
     def lower(self, unfit: Mapping[str, str] | None = None) -> tuple[Builder, LoweredPartition]:
         """Return the builder and the partition.
@@ -36,7 +37,7 @@ class UnitLowering:
         Raises:
             BackendError: an operation that cannot be lowered; the message names its node.
         """
-        builder = Builder(self._source.facts, rules.emit, winograd=self._winograd, unfit=unfit)
+        builder = Builder(self._source.facts, rules.emit, numerics=self._numerics, unfit=unfit)
         for item in self._source.items:
             if isinstance(item, ShapeNode):
                 builder.add_shape_node(item)

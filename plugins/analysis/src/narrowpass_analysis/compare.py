@@ -26,11 +26,12 @@ from narrowpass.cli.output import (
 )
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import ToleranceError, UsageError
+from narrowpass_analysis.sameness import Asked, compare_across
 
 
 @click.command()
 @click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("b", metavar="[B]", required=False)
 @click.option(
     "--data",
     metavar="DATA",
@@ -51,6 +52,12 @@ from narrowpass.errors import ToleranceError, UsageError
     shell_complete=complete_pipeline,
     help="Build B, an ONNX file, with this pipeline in memory before it is compared.",
 )
+@click.option(
+    "--across",
+    metavar="AXES",
+    help="Compare A with itself, without B: whether its outputs have the same bits across "
+    "threads, batch, padding and isa (instruction sets); a list with commas, or all.",
+)
 @backend_option
 @threads_option
 @click.option(
@@ -68,11 +75,12 @@ from narrowpass.errors import ToleranceError, UsageError
 def compare(
     state: State,
     a: str,
-    b: str,
+    b: str | None,
     data: str | None,
     method: str | None,
     tolerance: str | None,
     pipeline: str | None,
+    across: str | None,
     backend: str | None,
     threads: int | None,
     runs: int,
@@ -95,7 +103,21 @@ def compare(
     (null without a tolerance) and methods: by name, a and b (latency in seconds, as in bench) and
     outputs (by name: equal, max_abs, relative, sqnr, cosine, top1, and nan_a and nan_b: the
     share of NaN). Infinity is the largest number of float64.
+
+    With --across the document has the keys path, backend, method, same, missing (axes that the
+    method does not have, with the reason), and cases (each axis, case, output, same, max_abs,
+    relative); the exit code is 1 unless all bits are the same, or within --tolerance.
     """
+    if data is not None and shapes:
+        raise UsageError("--shape is for random inputs; leave it out with --data")
+    if across is not None:
+        if b is not None:
+            raise UsageError("--across compares A with itself: leave out B")
+        asked = Asked(a, pipeline, backend, method, data, parse_shapes(shapes), seed)
+        compare_across(state, asked, across, tolerance, as_json=as_json)
+        return
+    if b is None:
+        raise UsageError("pass a second model B, or --across to compare A with itself")
     from narrowpass_analysis.comparison import Comparison
     from narrowpass_analysis.metrics import Tolerance
 
@@ -103,8 +125,6 @@ def compare(
         limit = None if tolerance is None else Tolerance.parse(tolerance)
     except ValueError as error:
         raise UsageError(f"--tolerance: {error}") from None
-    if data is not None and shapes:
-        raise UsageError("--shape is for random inputs; leave it out with --data")
     comparison = Comparison.open(
         state, (a, b), backend=backend, pipeline=pipeline, threads=threads, method=method
     )

@@ -167,6 +167,7 @@ def appended_attention(
     attention: Attention,
     operands: Sequence[Slot],
     writers: Sequence[LoweredOp],
+    builder: Builder,
     mask: ir.Value | None,
 ) -> tuple[AppendedAttention, list[Slot]] | None:
     """Return attention over appended keys and values, with its operands.
@@ -175,6 +176,7 @@ def appended_attention(
         attention: of the whole caches.
         operands: of it.
         writers: the operations that write keys and values.
+        builder: of the partition.
         mask: of the scores.
 
     Returns:
@@ -191,7 +193,7 @@ def appended_attention(
         return None
     if append.stored != other.stored:
         return None
-    if append.stored in _ROUNDED:
+    if append.stored in _ROUNDED and not builder.numerics.deterministic:
         attention = dataclasses.replace(attention, rounded=True)
     columns = mask is not None and mask.shape is not None and mask.shape[-1] != 1
     return AppendedAttention(attention, append, columns), [*operands, length, keys.operands[1]]

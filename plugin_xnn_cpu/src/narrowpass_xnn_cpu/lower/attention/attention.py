@@ -71,7 +71,7 @@ def _attention(op: Op, builder: Builder) -> None:
         visible=op.get("visible", False),
         causal=op.get("causal", False),
         window_size=op.get("window_size", 0),
-        rounded=_is_rounded(op),
+        rounded=_is_rounded(op) and not builder.numerics.deterministic,
         targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
     )
     wide = [mask for mask in masks if mask.shape is None or mask.shape[-1] != 1]

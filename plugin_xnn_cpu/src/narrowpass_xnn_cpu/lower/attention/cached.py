@@ -97,7 +97,8 @@ def emit_attention(
     keys, values = operands[1:3]
     sources = [] if keys is values else [_source(slot, builder) for slot in (keys, values)]
     writers = [op for source in sources for op in source]
-    if (appended := appended_attention(attention, operands, writers, mask)) is not None:
+    appended = appended_attention(attention, operands, writers, builder, mask)
+    if appended is not None:
         builder.compute(*appended, value, perm)
         return
     if attention.visible:

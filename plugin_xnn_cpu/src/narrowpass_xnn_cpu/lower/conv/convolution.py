@@ -166,7 +166,7 @@ def lower_conv(op: Op, builder: Builder) -> None:
         outputs=outputs,
         algorithm="depthwise" if depthwise else "direct",
         image=_image(facts, given),
-        winograd=builder.winograd,
+        winograd=builder.numerics.winograd,
     )
     emit(op, builder, convolution, [builder.slot_of(given, perm)], perm)
 

@@ -217,7 +217,7 @@ def lower_convolution(
         attributes=ConvAttributes(pads, kernel_window.strides, kernel_window.dilations),
         outputs=kernel.shape[0],
         image=image,
-        winograd=builder.winograd,
+        winograd=builder.numerics.winograd,
     )
     perm = CHANNELS_LAST[builder.rank(op.output)]
     builder.compute(convolution, [builder.slot_of(op.required(0), perm)], op.output, perm)

@@ -75,6 +75,7 @@ def choices(
     activations: str = "",
     embedding: bool = False,
     blocks_fit: bool = True,
+    deterministic: bool = False,
 ) -> Iterator[Choice]:
     """Yield the problems that a matmul may be computed as, in order of preference.
 
@@ -88,9 +89,10 @@ def choices(
         activations: ``dynamic`` for dynamic per-token quantization; else empty.
         embedding: whether the stored matrix is in memory anyway, as a tied embedding.
         blocks_fit: whether packing has not found yet that a block-quantized matrix does not fit.
+        deterministic: see `Numerics`.
     """
     if blocks_fit and _blocks(kernel) is not None:
-        yield from _in_blocks(kernel, bias, epilogue, target, activations)
+        yield from _in_blocks(kernel, bias, epilogue, target, activations, deterministic)
     # Packing reads [C, O] and [O, C]: the order in which the matrix is stored needs no copy.
     transposed = kernel.permuted_from is None
     source = kernel if transposed else kernel.transpose(1, 0)
@@ -99,7 +101,7 @@ def choices(
         precision = f"float32: its {kernel.stored} weights are upcast when they are packed"
     if kernel.quantized is not None:
         yield from _int8(kernel, bias, epilogue, target, activations)
-        yield from _in_blocks(kernel, bias, epilogue, target, activations)
+        yield from _in_blocks(kernel, bias, epilogue, target, activations, deterministic)
         precision, embedding = "float32", False
     problem = Matmul(source, bias, epilogue, transposed, rows=rows)
     wide = dataclasses.replace(
@@ -112,7 +114,8 @@ def choices(
             yield Choice(problem, "bfloat16")
         yield Choice(wide, "float32")
     elif kernel.dtype == np.float16:
-        yield _half(problem, wide, target, accumulate)
+        half = _half(problem, wide, target, accumulate)
+        yield Choice(wide, "float32") if deterministic else half
     else:
         is_table = wide.in_memory and select(wide, target).kernel is UNPACKED
         if not is_table and rows is not None and rows <= MAX_ROWS and bias is None:
@@ -121,7 +124,12 @@ def choices(
 
 
 def _in_blocks(
-    kernel: Weight, bias: Weight | None, epilogue: Epilogue, target: Target, activations: str
+    kernel: Weight,
+    bias: Weight | None,
+    epilogue: Epilogue,
+    target: Target,
+    activations: str,
+    deterministic: bool,
 ) -> Iterator[Choice]:
     """Yield the choice for a matrix that is packed in blocks: the elements as they are stored.
 
@@ -129,13 +137,20 @@ def _in_blocks(
     """
     if kernel.blocks is None or not kernel.blocks.transposed:
         return
-    problem, precision = block_problem(kernel, bias, epilogue, activations)
+    problem, precision = block_problem(
+        kernel, bias, epilogue, activations, deterministic=deterministic
+    )
     required = not epilogue.is_clamp and not target.has_fp32_gemm
     yield Choice(problem, precision, is_required=required, is_explained=True)
 
 
 def block_problem(
-    kernel: Weight, bias: Weight | None, epilogue: Epilogue, activations: str
+    kernel: Weight,
+    bias: Weight | None,
+    epilogue: Epilogue,
+    activations: str,
+    *,
+    deterministic: bool = False,
 ) -> tuple[Matmul, str]:
     """Return the problem of a block-quantized matrix, and the precision as reported.
 
@@ -144,6 +159,7 @@ def block_problem(
         bias: float32 [O], or None.
         epilogue: of the accumulators.
         activations: ``dynamic`` for dynamic quantization of rows; else empty.
+        deterministic: see `Numerics`.
 
     Raises:
         BackendError: it is not block-quantized.
@@ -156,7 +172,7 @@ def block_problem(
     note = "weights, rows in blocks of int8" if quantizes else "weights"
     if dynamic and is_float8:
         note = "weights, rows in float32: no int8 kernel takes float8"
-    operand = PerBlock() if quantizes else None
+    operand = PerBlock(rounds=not deterministic) if quantizes else None
     return Matmul(stored, bias, epilogue, operand=operand), f"{stored.element} ({note})"
 
 

@@ -42,6 +42,7 @@ class ConstantMatMul(WithEpilogue):
         embedding: whether the matrix is a tied embedding, whose stored form is in memory anyway.
         unfit: why rows are not quantized although the model requests it, or a block-quantized
             matrix is upcast; else empty.
+        deterministic: see `Numerics`.
     """
 
     mnemonic = "matmul"
@@ -52,6 +53,7 @@ class ConstantMatMul(WithEpilogue):
     activations: str = ""
     embedding: bool = False
     unfit: str = ""
+    deterministic: bool = False
 
     @property
     def channels(self) -> int:
@@ -83,6 +85,7 @@ class ConstantMatMul(WithEpilogue):
             activations="" if self.unfit else self.activations,
             embedding=self.embedding,
             blocks_fit=not self.unfit,
+            deterministic=self.deterministic,
         )
 
     def kernel_name(self, op: LoweredOp, packed: PackedConstantMatMul) -> str:

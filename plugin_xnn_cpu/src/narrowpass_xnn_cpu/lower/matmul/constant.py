@@ -69,7 +69,7 @@ def _gemm(op: Op, builder: Builder) -> None:
         return
     rows = builder.slot_of(given, (1, 0) if op.get("transA", 0) else None)
     complete = is_complete(op, facts)
-    matmul = constant_matmul(op, facts, builder.unfit.get(op.unfit_key, ""))
+    matmul = constant_matmul(op, builder, builder.unfit.get(op.unfit_key, ""))
     if complete:
         _emit(op, builder, matmul, [rows_for(builder, rows, matmul)], identity(2))
         return
@@ -154,7 +154,7 @@ def lower_matmul(op: Op, builder: Builder) -> None:
     a, b = op.required(0), op.required(1)
     if is_constant_matrix(facts, b):
         rank_a = builder.rank(a)
-        matmul = constant_matmul(op, facts, builder.unfit.get(op.unfit_key, ""))
+        matmul = constant_matmul(op, builder, builder.unfit.get(op.unfit_key, ""))
         perm = builder.layout(a)
         if perm[-1] != rank_a - 1:
             perm = identity(rank_a)

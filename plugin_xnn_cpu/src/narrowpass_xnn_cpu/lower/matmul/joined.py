@@ -231,7 +231,7 @@ def _lower(op: Op, builder: Builder) -> None:
     perm = builder.layout(rows)
     if perm[-1] != rank - 1:
         perm = identity(rank)
-    matmuls = tuple(constant_matmul(each, builder.facts) for each in _matmuls(op))
+    matmuls = tuple(constant_matmul(each, builder) for each in _matmuls(op))
     operand = builder.slot_of(rows, perm)
     if op.kind == "gated":
         builder.compute(JoinedMatMul(matmuls, gated=True), [operand], op.output, perm)

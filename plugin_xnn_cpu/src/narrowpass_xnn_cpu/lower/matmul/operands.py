@@ -41,16 +41,17 @@ def _bias_of(op: Op, facts: Facts, kernel: Weight) -> Weight | None:
     return as_bias(facts, op.input(2), kernel.shape[1], np.float32(op.get("beta", 1.0)))
 
 
-def constant_matmul(op: Op, facts: Facts, unfit: str = "") -> ConstantMatMul:
+def constant_matmul(op: Op, builder: Builder, unfit: str = "") -> ConstantMatMul:
     """Return the computation of a MatMul or Gemm with a constant matrix.
 
     Without the epilogue where the third input is no bias, since its addition comes first.
 
     Args:
         op: the operation.
-        facts: of the graph.
+        builder: of the partition.
         unfit: see `ConstantMatMul.unfit`.
     """
+    facts = builder.facts
     kernel = matrix_of(op, facts)
     rows = row_dims(op, facts) if op.kind == "Gemm" else (facts.dims(op.input(0)) or ())[:-1]
     return ConstantMatMul(
@@ -63,6 +64,7 @@ def constant_matmul(op: Op, facts: Facts, unfit: str = "") -> ConstantMatMul:
         activations=op.activations,
         embedding=_is_embedding(op.required(1)),
         unfit=unfit,
+        deterministic=builder.numerics.deterministic,
     )
 
 

@@ -15,6 +15,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp
 from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native.own.block_quantized import StackedMatmul
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import select
 from narrowpass_xnn_cpu.native.table.selected import Selection
@@ -32,11 +33,13 @@ class StackedMatMul(WithEpilogue):
     Attributes:
         weight: [E, K, N], block-quantized along K.
         activations: ``dynamic`` for rows that are quantized to int8 in blocks; else empty.
+        deterministic: see `Numerics`.
     """
 
     mnemonic = "stacked_matmul"
     weight: Weight
     activations: str = ""
+    deterministic: bool = False
 
     def kernel_name(self, op: LoweredOp, packed: StackedMatmul) -> str:
         """See `Computation.kernel_name`."""
@@ -44,22 +47,37 @@ class StackedMatMul(WithEpilogue):
 
     def precision(self, op: LoweredOp, packed: StackedMatmul) -> str:
         """See `Computation.precision`."""
-        return block_problem(self.weight, None, self.epilogue, self.activations)[1]
+        return block_problem(
+            self.weight, None, self.epilogue, self.activations, deterministic=self.deterministic
+        )[1]
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
-        problem, _ = block_problem(self.weight, None, self.epilogue, self.activations)
+        problem, _ = block_problem(
+            self.weight, None, self.epilogue, self.activations, deterministic=self.deterministic
+        )
         found = select(problem, target).selection
         name = f"own fully connected of several matrices ({StackedMatmul.call})"
         return Selection(name, found.packing, found.reason)
 
     def pack(self, op: LoweredOp, session: Session | None) -> StackedMatmul:
         """See `Computation.pack`."""
-        problem, _ = block_problem(self.weight, None, self.epilogue, self.activations)
+        problem, _ = block_problem(
+            self.weight, None, self.epilogue, self.activations, deterministic=self.deterministic
+        )
         try:
             return StackedMatmul(problem, session)
         except BackendError as error:
             raise UnfitError(str(error)) from error
+
+    def _problem(self) -> tuple[Matmul, str]:
+        return block_problem(
+            self.weight,
+            None,
+            self.epilogue,
+            self.activations,
+            deterministic=self.deterministic,
+        )
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -99,10 +117,14 @@ def lower_stacked(op: Op, builder: Builder) -> bool:
     rows = op.required(0)
     weight, perm = builder.facts.stored(op.required(1)), identity(3)
     operands = [builder.slot_of(rows, identity(builder.rank(rows)))]
+    matmul = StackedMatMul(
+        op.epilogue if op.residual is None else PLAIN,
+        weight=weight,
+        activations=op.activations,
+        deterministic=builder.numerics.deterministic,
+    )
     if op.residual is None:
-        matmul = StackedMatMul(op.epilogue, weight=weight, activations=op.activations)
         emit(op, builder, matmul, operands, perm)
-        return True
-    matmul = StackedMatMul(PLAIN, weight=weight, activations=op.activations)
-    emit_separately(op, builder, matmul, operands, perm)
+    else:
+        emit_separately(op, builder, matmul, operands, perm)
     return True

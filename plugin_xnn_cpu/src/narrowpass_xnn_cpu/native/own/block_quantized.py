@@ -109,6 +109,7 @@ def _plan(problem: Matmul, packing: Packing, run: RunSizes) -> Fields:
         "parts": parts,
         "part_panels": each,
         "quantized": quantized,
+        "rounds": isinstance(problem.operand, PerBlock) and problem.operand.rounds,
         "shared_scratch": shared,
         "own_scratch": own,
         "thread_scratch": own + -(-shared // (64 * threads)) * 64,

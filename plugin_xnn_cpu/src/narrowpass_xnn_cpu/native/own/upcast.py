@@ -41,7 +41,7 @@ def upcast_is_faster() -> bool:
 class UpcastMatmul(PanelMatmul):
     """Rows of float32 times an int8 matrix that another operator has packed in panels.
 
-    Weights are upcast and scaled before they are multiplied; accumulators are float32.
+    Weights are upcast before they are multiplied; accumulators are float32, and scaled at the end.
 
     Args:
         panels: the matrix.
@@ -66,7 +66,10 @@ class UpcastMatmul(PanelMatmul):
         groups = -(-self.outputs // columns)
         parts = 1 if pool.threads == 1 else min(groups, -(-_PARTS * pool.threads // row_tiles))
         scratch = scratch_offsets(
-            align_to_line(4 * columns * depth), bias=4 * columns, pixels=4 * row_tile
+            align_to_line(4 * columns * depth),
+            bias=4 * columns,
+            scales=4 * columns,
+            pixels=4 * row_tile,
         )
         self.workspace = pool.threads * scratch["thread_scratch"]
         fields = {

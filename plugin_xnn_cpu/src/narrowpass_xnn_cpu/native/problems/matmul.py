@@ -37,7 +37,13 @@ class PerBlock:
     """Rows of float32 that are quantized in blocks of the size of the matrix's, to ±127 steps.
 
     A block with an element that is NaN or infinite results in NaN.
+
+    Attributes:
+        rounds: whether many rows may be rounded to bfloat16 instead, where tiles multiply these
+            faster.
     """
+
+    rounds: bool = True
 
 
 @dataclass(frozen=True)

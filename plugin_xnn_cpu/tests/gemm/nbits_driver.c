@@ -55,7 +55,7 @@ static void compute(const struct np_nbits_params *p, code c, const float *in, fl
 /* Whether the results of both are the same, if `same` is asked for, and are off by half a step of each block's rows at most. */
 static int agree(size_t rows, size_t inputs, size_t outputs, size_t block, int32_t bits,
                  int32_t zeros, int same) {
-  struct np_nbits_params p = {.rows = rows, .quantized = 1};
+  struct np_nbits_params p = {.rows = rows, .quantized = 1, .rounds = 1};
   p.matrix = (struct np_nbits_matrix){outputs, inputs, block, bits, NP_NBITS_SCALES_F32, zeros,
                                       (float)(1 << (bits - 1)), NP_NBITS_INTEGERS};
   p.epilogue.low = -INFINITY, p.epilogue.high = INFINITY;
