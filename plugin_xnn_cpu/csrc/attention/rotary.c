@@ -24,22 +24,17 @@ struct np_rotary_params {
 
 #define PAIRS 64
 
-/* Pairs that lie a half apart. `apart` is how far the second one's cosine and sine lie from the
- * first one's: as far as the pair, or 0 where both have the same. */
+/* Pairs that lie a half apart. `distance` is how far the second one's cosine and sine lie from the
+ * first one's: as far as the pair, or 0 where both have the same. A pair is read before it is written,
+ * and the result lies where the operand does, or apart from it: no iteration reads what another
+ * one wrote. */
 NP_INLINE void rotate_halves(const float *x, const float *cosines, const float *sines, float *out,
-                             size_t half, size_t distance) {
-  float first[PAIRS], second[PAIRS];
-  for (size_t start = 0; start < half; start += PAIRS) {
-    const size_t count = np_min(half - start, PAIRS);
-    memcpy(first, x + start, count * sizeof(float));
-    memcpy(second, x + half + start, count * sizeof(float));
-    const float *c = cosines + start, *s = sines + start;
-    float *to = out + start;
-    for (size_t i = 0; i < count; i++) to[i] = first[i] * c[i] - second[i] * s[i];
-    c += distance;
-    s += distance;
-    to += half;
-    for (size_t i = 0; i < count; i++) to[i] = second[i] * c[i] + first[i] * s[i];
+                             const size_t half, const size_t distance) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < half; i++) {
+    const float a = x[i], b = x[half + i];
+    out[i] = a * cosines[i] - b * sines[i];
+    out[half + i] = b * cosines[distance + i] + a * sines[distance + i];
   }
 }
 
@@ -65,20 +60,28 @@ NP_TILE(rotate_rows) {
   const struct np_rotary_params *p = job->params;
   const size_t half = p->rotated / 2;
   const ptrdiff_t *const strides[] = {p->x_strides, p->cos_strides, p->sin_strides, p->out_strides};
+  ptrdiff_t at[4];
+  size_t left = 0; /* rows up to the end of the last axis */
   for (size_t row = start; row < start + count; row++) {
-    ptrdiff_t at[4];
-    np_offsets(row, 3, p->sizes, 4, strides, at);
+    if (left == 0) {
+      np_offsets(row, 3, p->sizes, 4, strides, at);
+      left = p->sizes[2] - row % p->sizes[2];
+    }
     const float *x = (const float *)job->inputs[0] + at[0];
     const float *c = (const float *)job->inputs[1] + at[1];
     const float *s = (const float *)job->inputs[2] + at[2];
     float *out = (float *)job->out + at[3];
     if (p->interleaved) {
       rotate_interleaved(x, c, s, out, half, p->halved ? 1 : 2);
+    } else if (p->halved) {
+      rotate_halves(x, c, s, out, half, 0);
     } else {
-      rotate_halves(x, c, s, out, half, p->halved ? 0 : half);
+      rotate_halves(x, c, s, out, half, half);
     }
-    const size_t left = p->depth - p->rotated;
-    if (left > 0) memmove(out + p->rotated, x + p->rotated, left * sizeof(float));
+    const size_t rest = p->depth - p->rotated;
+    if (rest > 0) memmove(out + p->rotated, x + p->rotated, rest * sizeof(float));
+    left--;
+    for (int i = 0; i < 4; i++) at[i] += strides[i][2];
   }
 }
 
