@@ -1,0 +1,179 @@
+"""Errors of bundles that no other test meets."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from bundle_models import linear, read
+
+from narrowpass.bundle import Bundle, publish, verify
+from narrowpass.bundle import _load as loading
+from narrowpass.bundle import _save as saving
+from narrowpass.bundle import _verify as verifying
+from narrowpass.errors import BundleError, ModelError, UsageError
+from narrowpass_ir import siblings
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "b"
+    Bundle({"main": read(linear(0, 17))}, assets={"notes.txt": b"read me"}).save(path)
+    return path
+
+
+def test_a_socket_in_place_of_a_file(saved, monkeypatch):
+    monkeypatch.chdir(saved)  # names of sockets are short
+    Path("main.onnx").unlink()
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("main.onnx")
+        with pytest.raises(BundleError, match=r"main\.onnx cannot be opened"):
+            Bundle.load(saved)
+
+
+def test_a_path_that_links_to_itself(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match="cannot be opened"):
+        Bundle.load(tmp_path / "loop")
+
+
+def test_assets_are_read_and_copied(saved, tmp_path):
+    bundle = Bundle.load(saved)
+    copied = copy.copy(bundle)
+    assert copied.assets == {"notes.txt": b"read me"}
+    copied.save(tmp_path / "again")
+    assert (tmp_path / "again" / "notes.txt").read_bytes() == b"read me"
+    assert verify(tmp_path / "again") == []
+
+
+def test_a_folder_that_is_replaced_all_the_time(saved, monkeypatch):
+    """Each attempt finds a file missing and another folder in place: at the end it is an error."""
+    (saved / "main.onnx").unlink()
+    monkeypatch.setattr(loading, "_same", lambda fd, path: False)
+    with pytest.raises(BundleError, match=r"main\.onnx is missing"):
+        Bundle.load(saved)
+
+
+def test_a_folder_that_is_gone_when_it_is_compared(saved, monkeypatch):
+    def work(folder):
+        shutil.rmtree(saved)
+        raise FileNotFoundError(2, "gone", "main.onnx")
+
+    with pytest.raises(UsageError, match="no such bundle"):
+        loading.read_retrying(saved, work)
+
+
+def test_a_bundle_that_a_killed_build_left_aside(saved):
+    other = siblings.fresh_name(saved, siblings.ASIDE)
+    other.mkdir()  # no bundle: it stays
+    saved.rename(siblings.fresh_name(saved, siblings.ASIDE))
+    assert Bundle.load(saved).methods.keys() == {"main"}
+    assert saved.is_dir()
+    assert other.is_dir()
+
+
+def test_nothing_is_repaired_where_the_folder_cannot_be_read(saved, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "refused")
+
+    monkeypatch.setattr(siblings, "list_siblings", refuse)
+    assert not publish.repair(saved.with_name("missing"))
+
+
+def test_a_method_that_does_not_fit_into_a_file():
+    class Huge:
+        def SerializeToString(self, *, deterministic):  # noqa: N802  # of protobuf
+            raise ValueError("exceeds 2 GiB")
+
+    with pytest.raises(ModelError, match="'main' does not fit into an ONNX file"):
+        saving._to_bytes(Huge(), "main")
+
+
+def test_types_that_are_no_tensors():
+    assert saving._type_text(None) is None
+    assert saving._type_text(ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))) == "sequence(float)"
+
+
+def test_threads_and_progress_of_a_verification(saved):
+    seen = []
+    assert verify(saved, progress=lambda done, total: seen.append((done, total)), threads=1) == []
+    assert seen[-1][0] == seen[-1][1] > 0
+    with pytest.raises(UsageError, match="`threads`"):
+        verify(saved, threads=0)
+
+
+def test_the_safetensors_library_disagrees(saved, monkeypatch):
+    class Other:
+        """What the library would return for a header that it reads otherwise."""
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def keys(self):
+            return []
+
+    def refuse(*_, **__):
+        raise verifying.safetensors.SafetensorError("no")
+
+    monkeypatch.setattr(verifying.safetensors, "safe_open", refuse)
+    assert any("refuses it: no" in problem for problem in verify(saved))
+    monkeypatch.setattr(verifying.safetensors, "safe_open", lambda *_, **__: Other())
+    assert any("differently" in problem for problem in verify(saved))
+
+
+def test_arguments_of_save(saved, tmp_path):
+    bundle = Bundle.load(saved)
+    with pytest.raises(UsageError, match="`threads`"):
+        bundle.save(tmp_path / "x", threads=0)
+    with pytest.raises(UsageError, match="`progress`"):
+        bundle.save(tmp_path / "x", progress=3)
+    assert not os.path.lexists(tmp_path / "x")
+
+
+def resigned(path, change):
+    """Change a manifest; the hash of its own text is compared by `verify` alone."""
+    file = path / "manifest.json"
+    raw = json.loads(file.read_text())
+    change(raw)
+    file.write_text(json.dumps(raw))
+
+
+def test_an_asset_that_takes_the_name_of_a_method(saved):
+    def change(raw):
+        [asset] = raw["assets"]
+        asset["path"] = "main.onnx"
+        method = raw["methods"][0]
+        asset.update({key: method[key] for key in ("bytes", "sha256") if key in method})
+
+    resigned(saved, change)
+    with pytest.raises(BundleError):
+        Bundle.load(saved)
+
+
+def test_initializers_that_a_method_does_not_have(saved):
+    def change(raw):
+        named = raw["methods"][0]["initializers"]
+        named.append({**named[0], "name": "nobody"})
+
+    resigned(saved, change)
+    with pytest.raises(BundleError, match="initializers that it does not have"):
+        Bundle.load(saved)
+
+
+def test_a_path_with_a_null_byte(saved):
+    bundle = Bundle.load(saved)
+    with pytest.raises(UsageError, match="is not a path"):
+        bundle.save("a\0b")
+    with pytest.raises(UsageError, match="is not a path"):
+        Bundle.load("a\0b")
