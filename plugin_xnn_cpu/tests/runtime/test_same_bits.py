@@ -23,6 +23,8 @@ from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 
+pytestmark = pytest.mark.once
+
 ROWS = 70
 COUNTS = (2, 3, 4, 5, 7, 8, 12, 13, 16, 20, 31, 32, 33, 64, 70)
 BACKEND = "xnn-cpu{deterministic=true}"
@@ -85,7 +87,6 @@ def digests():
     print(json.dumps(found))
 
 
-@pytest.mark.once
 def test_every_instruction_set_from_avx2_on_has_the_same_bits():
     levels = [*XnnCpuBackend().instruction_sets()][1:]
     if len(levels) < 2:
