@@ -12,8 +12,18 @@ from narrowpass import hookimpl
 
 if TYPE_CHECKING:
     from narrowpass import Backend
+    from narrowpass_onnxruntime.session.session import InferenceSession
 
-__all__ = ["narrowpass_backends"]
+__all__ = ["InferenceSession", "narrowpass_backends"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the class when it is first read."""
+    if name == "InferenceSession":
+        from narrowpass_onnxruntime.session.session import InferenceSession
+
+        return InferenceSession
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @hookimpl

@@ -1,0 +1,213 @@
+"""From what a caller names to a compiled program."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import narrowpass
+from narrowpass.bundle import Bundle, is_bundle
+from narrowpass.driver import choose_pipeline, open_bundle
+from narrowpass.errors import NarrowpassError, OutputError, PluginError, UsageError
+from narrowpass.framework.config import registry_for
+from narrowpass.framework.options import quote
+from narrowpass.framework.plugins import Plugins, installed_plugins
+from narrowpass.runtime.backend import Backend, Program
+from narrowpass_onnxruntime.session.dimensions import Overrides
+from narrowpass_onnxruntime.session.metadata import Interface, interface_of_program
+from narrowpass_onnxruntime.session.options import SessionSettings
+from narrowpass_onnxruntime.session.providers import ProviderOptions
+from narrowpass_onnxruntime.session.source import Opened, Source, status_of, translated
+from narrowpass_onnxruntime.session.store import Note, Store, default_folder
+
+_WORTH_KEEPING = 1 << 20
+"""Bytes of a model, external data included, from which its bundle is kept on disk."""
+
+_OURS = "onnxruntime"
+"""The backend that runs a program on onnxruntime's own class, which this one stands in for."""
+
+_log = logging.getLogger("narrowpass.onnxruntime")
+
+
+@dataclass(frozen=True)
+class Created:
+    """A session's program, and what callers know of the model.
+
+    Attributes:
+        program: with one method.
+        bundle: that it was compiled from.
+        interface: of the model as the caller named it; overridden dimensions are fixed.
+    """
+
+    program: Program
+    bundle: Bundle
+    interface: Interface
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a session is created from.
+
+    Attributes:
+        source: the model.
+        settings: of the session.
+        options: of the provider.
+        overrides: returns the free dimensions that the caller fixes, once the model's symbols are
+            known.
+    """
+
+    source: Source
+    settings: SessionSettings
+    options: ProviderOptions
+    overrides: Callable[[Interface], Overrides]
+
+
+def create(request: Request) -> Created:
+    """Build, or find, the bundle of a model, and compile it.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidArgument, InvalidGraph, Fail: see `Source.read`; what
+            narrowpass reports of the pipeline and the backend is a `Fail`.
+    """
+    try:
+        plugins = installed_plugins()
+        backend = _backend(plugins, request.options.backend)
+        bundle, interface = _bundle(request, backend, plugins)
+        program = narrowpass.load(
+            bundle,
+            backend,
+            threads=request.options.threads or request.settings.threads,
+            require_native=request.options.require_native or request.settings.native_only,
+            cache=request.options.cache,
+            cache_dir=request.options.cache_dir,
+        )
+    except NarrowpassError as problem:
+        raise translated(problem) from problem
+    return Created(program, bundle, interface or interface_of_program(program))
+
+
+def _backend(plugins: Plugins, name: str | None) -> Backend:
+    """Return the backend that a session runs on.
+
+    Raises:
+        PluginError: there is none, or it cannot run here.
+        UsageError: the one that is named runs on onnxruntime.
+    """
+    registry = registry_for(plugins)
+    if name is not None:
+        chosen = registry.backend(name)
+        if chosen.name == _OURS:
+            raise UsageError(
+                f"backend {_OURS!r} runs on onnxruntime.InferenceSession itself; use that class"
+            )
+        return chosen
+    others = [backend for backend in registry.backends.values() if backend.name != _OURS]
+    able = [backend for backend in others if backend.available() is None]
+    if not able:
+        raise PluginError("no backend can run models here; install narrowpass-xnn-cpu")
+    return max(able, key=lambda backend: backend.priority)
+
+
+def _bundle(
+    request: Request, backend: Backend, plugins: Plugins
+) -> tuple[Bundle, Interface | None]:
+    source = request.source
+    if source.path and is_bundle(source.path):
+        return open_bundle(source.path, unread=True), None
+    build = _Build(request, backend, _pipeline(request, backend, plugins), plugins)
+    if request.options.cache is not True:
+        opened = source.read()
+        overrides = request.overrides(opened.interface)
+        return build.in_memory(opened, overrides), overrides.shown(opened.interface)
+    return build.kept()
+
+
+def _pipeline(request: Request, backend: Backend, plugins: Plugins) -> str:
+    registry = registry_for(plugins)
+    text = request.options.pipeline
+    if text is None and not request.settings.optimize:
+        text = ""
+    chosen = str(choose_pipeline(text, backend, registry))
+    limit = request.options.max_error
+    if limit is None:
+        return chosen
+    if "auto" not in registry.passes:
+        raise UsageError("max_error: the pass auto is not installed; install narrowpass-auto")
+    return ",".join(filter(None, (chosen, f"auto{{max-error={quote(limit)}}}")))
+
+
+@dataclass(frozen=True)
+class _Build:
+    """How the bundle of one session is built; see `Request`."""
+
+    request: Request
+    backend: Backend
+    pipeline: str
+    plugins: Plugins
+
+    def in_memory(self, opened: Opened, overrides: Overrides) -> Bundle:
+        """Build the bundle of a model that was read, which is changed."""
+        return self._run(opened, overrides, None)
+
+    def kept(self) -> tuple[Bundle, Interface]:
+        """Return the bundle from the store; build it there where it is missing.
+
+        Small models, and all where the folder cannot be written to, are built in memory.
+        """
+        source = self.request.source
+        identity = source.identity()
+        folder = default_folder(self.request.options.cache_dir)
+        store = Store(folder, source.path, identity)
+        note = store.note()
+        if note is not None:
+            overrides = self.request.overrides(note.interface)
+            shown = overrides.shown(note.interface)
+            found = store.find(self._key(note.external, overrides))
+            if found is not None:
+                return found, shown
+        opened = source.read()
+        overrides = self.request.overrides(opened.interface)
+        shown = overrides.shown(opened.interface)
+        if _size(source, opened.external) < _WORTH_KEEPING or source.identity() != identity:
+            return self.in_memory(opened, overrides), shown
+        key = self._key(tuple(opened.external), overrides)
+        try:
+            store.write_note(Note(opened.interface, tuple(opened.external)))
+            self._run(opened, overrides, store.place(key))
+            found = store.find(key)
+        except (OSError, OutputError) as problem:
+            _log.warning("%s: is built anew in each process: %s", source.name, str(problem))
+            found = None
+        return found or self.in_memory(source.read(), overrides), shown
+
+    def _key(self, external: tuple[str, ...], overrides: Overrides) -> str:
+        """Return all that a bundle follows from, beside the model's file."""
+        calibration = self.request.options.calibration or ""
+        return "\n".join(
+            (
+                *(status_of(Path(path)) for path in external),
+                str(overrides),
+                self.pipeline,
+                str(self.backend),
+                calibration and f"{calibration} {status_of(Path(calibration))}",
+                *(f"{info.distribution} {info.status}" for info in self.plugins.infos),
+            )
+        )
+
+    def _run(self, opened: Opened, overrides: Overrides, out: Path | None) -> Bundle:
+        overrides.apply(opened.model, opened.interface)
+        return narrowpass.build(
+            opened.model,
+            self.pipeline,
+            out,
+            target=self.backend,
+            calibration=self.request.options.calibration,
+            plugins=self.plugins,
+        )
+
+
+def _size(source: Source, external: Mapping[str, str]) -> int:
+    own = len(source.data) if source.data is not None else Path(source.path).stat().st_size
+    return own + sum(Path(path).stat().st_size for path in external)

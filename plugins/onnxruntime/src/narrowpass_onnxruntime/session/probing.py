@@ -1,0 +1,142 @@
+"""What session options hold that onnxruntime lets nobody read: found by a session that is created.
+
+``SessionOptions`` has methods that add overrides of free dimensions and initializers, and none that
+returns them. A model of a few bytes that has the same symbols and names shows what they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from narrowpass_onnxruntime.session.dimensions import Overrides
+from narrowpass_onnxruntime.session.errors import unsupported
+from narrowpass_onnxruntime.session.metadata import Interface
+
+_MARK = np.float32(0.1234567)
+"""The value of each initializer of the probe; another one has been put in its place."""
+
+_QUIET: Mapping[str, Any] = {
+    "enable_profiling": False,
+    "optimized_model_filepath": "",
+    "intra_op_num_threads": 1,
+}
+"""Options that the probe must not have: they write files, or start threads."""
+
+_turn = threading.Lock()
+
+
+def overrides_of(options: Any, interface: Interface) -> Overrides:
+    """Return the free dimensions of a model that session options fix.
+
+    Args:
+        options: ``onnxruntime.SessionOptions``.
+        interface: of the model.
+
+    Raises:
+        NotImplemented: initializers are given with the options.
+    """
+    symbols = _symbols(interface)
+    denotations = sorted({name for each in interface.denotations.values() for name in each if name})
+    probe = _probe(symbols, denotations, interface.initializers)
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    with _turn, _quiet(options):
+        session = state.InferenceSession(options, probe, False, False)
+        try:
+            session.initialize_session([], [], set())
+        except Exception as problem:
+            if "ReplaceInitializedTensor" in str(problem):
+                raise unsupported(
+                    "SessionOptions.add_external_initializers", "store them with the model"
+                ) from problem
+            raise
+    _check_initializers(session, interface.initializers, len(symbols) + len(denotations))
+    sizes = [arg.shape[0] for arg in session.inputs_meta][1:]
+    named = zip(symbols, sizes, strict=False)
+    denoted = zip(denotations, sizes[len(symbols) :], strict=True)
+    return Overrides(
+        {name: size for name, size in named if isinstance(size, int)},
+        {name: size for name, size in denoted if isinstance(size, int)},
+    )
+
+
+def _symbols(interface: Interface) -> list[str]:
+    args = (*interface.inputs, *interface.outputs, *interface.overridable)
+    return sorted({dim for arg in args for dim in arg.shape if isinstance(dim, str)})
+
+
+def _probe(symbols: list[str], denotations: list[str], initializers: tuple[str, ...]) -> bytes:
+    """Return a model with an input for each symbol and denotation, and an Add per initializer."""
+    taken = {*initializers}
+    inputs = [helper.make_tensor_value_info(_free("x", taken), TensorProto.FLOAT, [1])]
+    for index, symbol in enumerate(symbols):
+        name = _free(f"s{index}", taken)
+        inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [symbol]))
+    for index, denotation in enumerate(denotations):
+        name = _free(f"d{index}", taken)
+        value = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None])
+        value.type.tensor_type.shape.dim[0].denotation = denotation
+        inputs.append(value)
+    nodes = [helper.make_node("Identity", [inputs[0].name], [_free("y", taken)])]
+    for index, name in enumerate(initializers):
+        nodes.append(helper.make_node("Add", [inputs[0].name, name], [_free(f"a{index}", taken)]))
+    outputs = [
+        helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None) for node in nodes
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "probe",
+        inputs,
+        outputs,
+        [helper.make_tensor(name, TensorProto.FLOAT, [1], [float(_MARK)]) for name in initializers],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    serialized: bytes = model.SerializeToString()
+    return serialized
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _check_initializers(session: Any, initializers: tuple[str, ...], others: int) -> None:
+    """Compare each initializer of the probe with what it was created with.
+
+    Raises:
+        NotImplemented: one is another.
+    """
+    if not initializers:
+        return
+    feeds = {arg.name: np.zeros(1, np.float32) for arg in session.inputs_meta[:1]}
+    for arg in session.inputs_meta[1 : 1 + others]:
+        size = arg.shape[0]
+        feeds[arg.name] = np.zeros(size if isinstance(size, int) else 1, np.float32)
+    names = [arg.name for arg in session.outputs_meta]
+    try:
+        found = session.run(names, feeds, None)[1:]
+        same = all(value.shape == (1,) and value[0] == _MARK for value in found)
+    except Exception:  # noqa: BLE001  # an initializer of another type makes the Add fail
+        same = False
+    if not same:
+        raise unsupported("SessionOptions.add_initializer", "store the initializer in the model")
+
+
+@contextlib.contextmanager
+def _quiet(options: Any) -> Iterator[None]:
+    """Set options aside that have effects beyond the session, and put them back."""
+    before = {name: getattr(options, name) for name in _QUIET}
+    try:
+        for name, value in _QUIET.items():
+            setattr(options, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(options, name, value)

@@ -1,0 +1,199 @@
+"""Models as callers name them: a path, bytes, or an object that serializes itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has none
+
+from narrowpass.errors import ModelError, NarrowpassError, VerificationError
+from narrowpass_ir.io import load_model
+from narrowpass_onnxruntime.session.errors import ErrorName, error, unsupported
+from narrowpass_onnxruntime.session.metadata import OVERRIDABLE_SINCE, Interface
+
+_ORT_IDENTIFIER = b"ORTM"
+"""What bytes 4 to 8 of a file in onnxruntime's own format are."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a session is created from.
+
+    Attributes:
+        path: of the model; empty where it is given as bytes.
+        data: the serialized model; None where it is given as a path.
+        folder: of its external data.
+    """
+
+    path: str
+    data: bytes | None
+    folder: str
+
+    @classmethod
+    def of(cls, given: Any, data_folder: str = "") -> Source:
+        """Take a path, bytes, or an object with ``SerializeToString``, such as a ModelProto.
+
+        Args:
+            given: by the caller.
+            data_folder: of external data of a model that has no path; empty for the current one.
+
+        Raises:
+            TypeError: none of these.
+            NoSuchFile: nothing is at the path.
+            NotImplemented: a model in onnxruntime's own format.
+        """
+        if isinstance(given, str | os.PathLike):
+            path = os.fsdecode(given)
+            if not os.path.lexists(path):
+                raise error(
+                    "NoSuchFile",
+                    f"{path}: no such file; pass the path of an .onnx file or of a bundle",
+                )
+            if path.endswith(".ort"):
+                raise _own_format(path)
+            return cls(path, None, str(Path(path).parent))
+        if hasattr(given, "SerializeToString"):
+            given = given.SerializeToString()
+        if not isinstance(given, bytes):
+            raise TypeError(
+                f"a session is created from a path or from bytes, not from {type(given)}"
+            )
+        return cls("", given, data_folder or ".")
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.path or "the model"
+
+    def identity(self) -> str:
+        """Return what changes when the model does: the status of its file, or a digest.
+
+        Raises:
+            NoSuchFile: the file is gone.
+        """
+        if self.data is not None:
+            folder = os.path.realpath(self.folder)
+            return f"bytes {hashlib.sha256(self.data).hexdigest()} {folder}"
+        return status_of(Path(self.path))
+
+    def read(self) -> Opened:
+        """Read the model; weights in external files stay there.
+
+        Raises:
+            InvalidProtobuf: no ONNX model.
+            InvalidArgument: one without a graph.
+            InvalidGraph: a model whose structure breaks a rule of ONNX.
+            Fail: one that narrowpass cannot use.
+        """
+        proto = self._parse()
+        interface = Interface.of(proto)
+        external = sorted(
+            {
+                str(Path(self.folder, entry.value))
+                for tensor in proto.graph.initializer
+                for entry in tensor.external_data
+                if entry.key == "location"
+            }
+        )
+        old = proto.ir_version < OVERRIDABLE_SINCE
+        try:
+            model = self._load(proto, bool(external))
+        except NarrowpassError as problem:
+            raise translated(problem) from problem
+        if old:
+            _freeze(model)
+        return Opened(model, interface, {path: status_of(Path(path)) for path in external})
+
+    def _parse(self) -> onnx.ModelProto:
+        if self.data is None and not Path(self.path).is_file():
+            raise error(
+                "InvalidProtobuf", f"{self.path}: is not a file; pass the path of an .onnx file"
+            )
+        try:
+            data = Path(self.path).read_bytes() if self.data is None else self.data
+        except OSError as problem:
+            raise error("Fail", f"{self.path}: cannot be read: {problem.strerror}") from problem
+        if data[4:8] == _ORT_IDENTIFIER:
+            raise _own_format(self.name)
+        proto = onnx.ModelProto()
+        try:
+            proto.ParseFromString(data)
+        except DecodeError:
+            raise error(
+                "InvalidProtobuf",
+                f"{self.name}: is no ONNX model, or is cut short; fetch or export it again",
+            ) from None
+        if not proto.HasField("graph"):
+            raise error(
+                "InvalidArgument", f"{self.name}: has no graph; fetch or export the model again"
+            )
+        return proto
+
+    def _load(self, proto: onnx.ModelProto, external: bool) -> ir.Model:
+        if self.data is None:
+            return load_model(self.path)
+        if external:
+            try:
+                onnx.load_external_data_for_model(proto, self.folder)
+            except Exception as problem:
+                raise ModelError(
+                    f"the external data of a model given as bytes is looked for in {self.folder}: "
+                    f"{problem}; pass the model's path"
+                ) from problem
+        from narrowpass_ir.io import load_proto
+
+        return load_proto(proto)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that was read.
+
+    Attributes:
+        model: whose weights in external files are mapped.
+        interface: what callers know of it.
+        external: the status of each external file by its path; see `status_of`.
+    """
+
+    model: ir.Model
+    interface: Interface
+    external: Mapping[str, str]
+
+
+def status_of(path: Path) -> str:
+    """Return what changes when a file does: device, inode, size and times; empty for no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return (
+        f"file {found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} "
+        f"{found.st_ctime_ns} {os.path.realpath(path)}"
+    )
+
+
+def translated(problem: NarrowpassError) -> Exception:
+    """Return an error of narrowpass as one of the classes that onnxruntime raises for a model."""
+    name: ErrorName = "Fail"
+    if isinstance(problem, VerificationError):
+        name = "InvalidGraph"
+    return error(name, str(problem))
+
+
+def _own_format(name: str) -> Exception:
+    return unsupported(f"the format of {name}, onnxruntime's own (.ort),", "pass the ONNX model")
+
+
+def _freeze(model: ir.Model) -> None:
+    """Remove inputs that have initializers, which only newer versions of the format allow."""
+    graph = model.graph
+    model.ir_version = max(OVERRIDABLE_SINCE, model.ir_version or 0)
+    for value in [value for value in graph.inputs if value.is_initializer()]:
+        graph.inputs.remove(value)

@@ -1,0 +1,164 @@
+"""Bundles that sessions were created from, kept on disk for later processes.
+
+A *note* says what callers ask about a model, and which external files it has; it is found by the
+model's identity. A bundle is found by that, the status of these files, and all else that it was
+built from. Packed weights and compiled methods are kept by the backend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from narrowpass.bundle import Bundle
+from narrowpass.driver import open_bundle
+from narrowpass.errors import NarrowpassError
+from narrowpass_ir.files import replacing_file
+from narrowpass_onnxruntime.session.metadata import Interface
+from narrowpass_onnxruntime.session.source import status_of
+
+_BUNDLE, _NOTE = ".narrow", ".json"
+_UNUSED = 30 * 24 * 3600
+"""Seconds without use after which a bundle is deleted, when another is written."""
+
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_VERSION = "1"
+
+_log = logging.getLogger("narrowpass.onnxruntime")
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of a model without reading it.
+
+    Attributes:
+        interface: what callers ask about it.
+        external: paths of its external files.
+    """
+
+    interface: Interface
+    external: tuple[str, ...]
+
+
+def default_folder(cache_dir: str | None) -> Path:
+    """Return the folder of bundles: within `cache_dir`, ``NARROWPASS_CACHE_DIR`` or the user's."""
+    given = cache_dir or os.environ.get("NARROWPASS_CACHE_DIR")
+    if given:
+        return Path(given) / "sessions"
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("narrowpass")) / "sessions"
+
+
+class Store:
+    """The notes and bundles of one model.
+
+    Args:
+        folder: of all models; created when something is written.
+        path: of the model; empty where it is given as bytes.
+        identity: what changes when the model does.
+    """
+
+    def __init__(self, folder: Path, path: str, identity: str) -> None:
+        self._folder, self._identity = folder, identity
+        self._path = os.path.realpath(path) if path else ""
+        self._prefix = _digest(_VERSION, identity)
+
+    def note(self) -> Note | None:
+        """Return the note of the model; None where there is none that can be used."""
+        path = self._folder / f"{self._prefix}{_NOTE}"
+        try:
+            if _distrusted(self._folder) or _distrusted(path):
+                return None
+            document = json.loads(path.read_bytes())
+            return Note(Interface.from_json(document["interface"]), tuple(document["external"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, ValueError, TypeError) as error:
+            _log.info("%s: the note cannot be read: %s", path, str(error))
+            return None
+
+    def write_note(self, note: Note) -> None:
+        """Write the note of the model, and delete what belongs to models that nobody uses.
+
+        Raises:
+            OSError: the folder cannot be created, or another user can write to it.
+            NarrowpassError: the file cannot be written.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if reason := _distrusted(self._folder):
+            raise PermissionError(reason)
+        document: dict[str, Any] = {
+            "path": self._path,
+            "identity": self._identity,
+            "interface": note.interface.to_json(),
+            "external": list(note.external),
+        }
+        with replacing_file(self._folder / f"{self._prefix}{_NOTE}") as file:
+            file.write(json.dumps(document).encode())
+        for prefix in self._unused():
+            for path in self._folder.glob(f"{prefix}*"):
+                _delete(path)
+
+    def place(self, key: str) -> Path:
+        """Return where the bundle of a key is, or would be."""
+        return self._folder / f"{self._prefix}-{_digest(key)}{_BUNDLE}"
+
+    def find(self, key: str) -> Bundle | None:
+        """Return the bundle of a key; None where there is none that can be used."""
+        path = self.place(key)
+        try:
+            if not path.is_dir() or _distrusted(path):
+                return None
+            bundle = open_bundle(path, unread=True)
+            os.utime(self._folder / f"{self._prefix}{_NOTE}")  # when it was used last
+        except (NarrowpassError, OSError) as error:
+            _log.info("the model is built again: %s", str(error))
+            return None
+        return bundle
+
+    def _unused(self) -> Iterator[str]:
+        """Yield the prefixes of models that have changed or are gone, or were not used for long."""
+        for path in self._folder.glob(f"*{_NOTE}"):
+            try:
+                document = json.loads(path.read_bytes())
+                model, identity = document["path"], document["identity"]
+                old = time.time() - path.stat().st_mtime > _UNUSED
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # another process has just deleted it
+            if old or (model and status_of(Path(model)) != identity):
+                yield path.name.removesuffix(_NOTE)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _distrusted(path: Path) -> str:
+    """Return why another user may have written to a file or folder; empty where none can.
+
+    Raises:
+        OSError: it is not there, or cannot be looked at.
+    """
+    status = path.stat()
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user; set another folder with cache_dir"
+    if status.st_mode & _OTHERS:
+        return f"{path} can be written by other users; run: chmod go-w {path}"
+    return ""
