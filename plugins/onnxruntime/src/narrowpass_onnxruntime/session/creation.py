@@ -116,26 +116,12 @@ def _bundle(
     source = request.source
     if source.path and is_bundle(source.path):
         return open_bundle(source.path, unread=True), None
-    build = _Build(request, backend, _pipeline(request, backend, plugins), plugins)
+    build = _Build(request, backend, plugins)
     if request.options.cache is not True:
         opened = source.read()
         overrides = request.overrides(opened.interface)
         return build.in_memory(opened, overrides), overrides.shown(opened.interface)
     return build.kept()
-
-
-def _pipeline(request: Request, backend: Backend, plugins: Plugins) -> str:
-    registry = registry_for(plugins)
-    text = request.options.pipeline
-    if text is None and not request.settings.optimize:
-        text = ""
-    chosen = str(choose_pipeline(text, backend, registry))
-    limit = request.options.max_error
-    if limit is None:
-        return chosen
-    if "auto" not in registry.passes:
-        raise UsageError("max_error: the pass auto is not installed; install narrowpass-auto")
-    return ",".join(filter(None, (chosen, f"auto{{max-error={quote(limit)}}}")))
 
 
 @dataclass(frozen=True)
@@ -144,7 +130,6 @@ class _Build:
 
     request: Request
     backend: Backend
-    pipeline: str
     plugins: Plugins
 
     def in_memory(self, opened: Opened, overrides: Overrides) -> Bundle:
@@ -189,18 +174,41 @@ class _Build:
             (
                 *(status_of(Path(path)) for path in external),
                 str(overrides),
-                self.pipeline,
+                self._asked(),
                 str(self.backend),
                 calibration and f"{calibration} {status_of(Path(calibration))}",
                 *(f"{info.distribution} {info.status}" for info in self.plugins.infos),
             )
         )
 
+    def _asked(self) -> str:
+        """Return what decides the pipeline, without importing the passes where it is the default.
+
+        That depends on the plugins alone.
+        """
+        options = self.request.options
+        if options.pipeline is None and options.max_error is None:
+            return "default" if self.request.settings.optimize else "none"
+        return f"text {self._pipeline()}"
+
+    def _pipeline(self) -> str:
+        options, registry = self.request.options, registry_for(self.plugins)
+        text = options.pipeline
+        if text is None and not self.request.settings.optimize:
+            text = ""
+        chosen = str(choose_pipeline(text, self.backend, registry))
+        if options.max_error is None:
+            return chosen
+        if "auto" not in registry.passes:
+            raise UsageError("max_error: the pass auto is not installed; install narrowpass-auto")
+        narrowing = f"auto{{max-error={quote(options.max_error)}}}"
+        return ",".join(filter(None, (chosen, narrowing)))
+
     def _run(self, opened: Opened, overrides: Overrides, out: Path | None) -> Bundle:
         overrides.apply(opened.model, opened.interface)
         return narrowpass.build(
             opened.model,
-            self.pipeline,
+            self._pipeline(),
             out,
             target=self.backend,
             calibration=self.request.options.calibration,

@@ -129,15 +129,20 @@ OVERRIDABLE_SINCE = 4
 
 
 def _outputs(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
-    """Return the outputs, with inferred types and dimensions where the model leaves them out."""
+    """Return the outputs, with sizes that follow from the inputs' where the model has names."""
     outputs = list(proto.graph.output)
     if all(_is_complete(value) for value in outputs):
         return outputs
+    light = _without_weights(proto)
+    for value in light.graph.output:
+        value.type.tensor_type.ClearField("shape")
     try:
-        inferred = onnx.shape_inference.infer_shapes(_without_weights(proto))
+        inferred = onnx.shape_inference.infer_shapes(light)
     except Exception:  # noqa: BLE001  # whatever it raises, what is declared stands
         return outputs
-    return list(inferred.graph.output)
+    return [
+        _merged(value, found) for value, found in zip(outputs, inferred.graph.output, strict=True)
+    ]
 
 
 def _is_complete(value: onnx.ValueInfoProto) -> bool:
@@ -147,7 +152,35 @@ def _is_complete(value: onnx.ValueInfoProto) -> bool:
     if kind.WhichOneof("value") != "tensor_type":
         return True
     tensor = kind.tensor_type
-    return tensor.HasField("shape") and all(dim.WhichOneof("value") for dim in tensor.shape.dim)
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+
+
+_INVENTED = "unk__"
+"""How the names begin that shape inference invents for sizes that it does not know."""
+
+
+def _merged(declared: onnx.ValueInfoProto, inferred: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """Return an output with its declared dimensions, and inferred ones where these say more."""
+    found = inferred.type.tensor_type.shape.dim
+    for dim in found:
+        if dim.dim_param.startswith(_INVENTED):
+            dim.Clear()
+    merged = onnx.ValueInfoProto()
+    merged.CopyFrom(declared)
+    kind = merged.type.WhichOneof("value")
+    if kind is None:
+        merged.type.CopyFrom(inferred.type)
+        return merged
+    shape = merged.type.tensor_type.shape
+    if kind != "tensor_type" or not inferred.type.tensor_type.HasField("shape"):
+        return merged
+    if not merged.type.tensor_type.HasField("shape"):
+        shape.CopyFrom(inferred.type.tensor_type.shape)
+    elif len(shape.dim) == len(found):
+        for dim, better in zip(shape.dim, found, strict=True):
+            if better.HasField("dim_value") or dim.WhichOneof("value") is None:
+                dim.CopyFrom(better)
+    return merged
 
 
 _SMALL = 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -58,7 +59,11 @@ class InferenceSession:
     ) -> None:
         unknown = [name for name in kwargs if name not in _KWARGS]
         if unknown:
-            raise TypeError(f"InferenceSession takes no argument {unknown[0]!r}")
+            warnings.warn(
+                f"InferenceSession takes no argument {unknown[0]!r}; it is ignored, as in "
+                "onnxruntime's class",
+                stacklevel=2,
+            )
         self._sess_options = sess_options
         self._settings = SessionSettings.of(sess_options)
         self._source = Source.of(path_or_bytes, self._settings.data_folder)
