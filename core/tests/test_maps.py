@@ -64,3 +64,15 @@ def test_other_maps_are_refused():
     model.graph.output.append(helper.make_tensor_value_info("count", TensorProto.INT64, []))
     with pytest.raises(ModelError, match="'probability' is a map"):
         narrowpass.build({"main": model}, pipeline="")
+
+
+def test_a_model_that_imports_no_operators_of_onnx():
+    model = classifier(classlabels_int64s=[3, 5])
+    del model.opset_import[0]
+    model.graph.node[0].op_type, model.graph.node[0].domain = "Normalizer", ML
+    del model.graph.node[0].attribute[:]
+    x = np.array([[1, 2], [0, 4]], np.float32)
+    with narrowpass.load(model, "reference") as program:
+        got = program.run({"x": x})["probability"]
+    # Normalizer divides by the largest element of the row, which is exact here.
+    np.testing.assert_array_equal(got, [[0.5, 1], [0, 1]])

@@ -8,6 +8,8 @@ import onnx
 
 _LOGGER = logging.getLogger("narrowpass")
 _ML = "ai.onnx.ml"
+_OPSET = 13
+"""Of the Identity that takes the place of a ZipMap, in models that import no operators of ONNX."""
 
 
 def without_maps(proto: onnx.ModelProto, name: str) -> None:
@@ -42,3 +44,6 @@ def without_maps(proto: onnx.ModelProto, name: str) -> None:
         value.type.CopyFrom(kind)
         node.domain, node.op_type = "", "Identity"
         del node.attribute[:]
+        if all(opset.domain not in ("", "ai.onnx") for opset in proto.opset_import):
+            # Converters of scikit-learn may import the operators of ai.onnx.ml alone.
+            proto.opset_import.append(onnx.helper.make_opsetid("", _OPSET))

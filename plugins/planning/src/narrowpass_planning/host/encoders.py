@@ -13,6 +13,10 @@ Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]
 
 
+_TEXT = "OU"
+"""Kinds of numpy's arrays of strings: callers may feed both."""
+
+
 class Places:
     """Finds the index of each element among keys; the first one of equal keys.
 
@@ -77,7 +81,7 @@ def _numbered(labels: Array, op: Op) -> Kernel:
     names = np.append(labels, np.array([op.get("default_string", "_Unused")], object))
 
     def run(x: Array) -> Array:
-        if x.dtype == object:
+        if x.dtype.kind in _TEXT:
             found = places(x)
             return np.where(found < 0, missing, found)
         return names[np.where((x >= 0) & (x < labels.size), x, labels.size)]
@@ -132,7 +136,7 @@ def one_hot_encoder(op: Op) -> Kernel:
     rows = rows.astype(np.float32)
 
     def run(x: Array) -> Array:
-        if (x.dtype == object) != bool(texts):
+        if (x.dtype.kind in _TEXT) != bool(texts):
             raise TypeError("the categories are of another type than the input")
         found = places(x if texts else x.astype(np.int64))
         if not lenient and (found < 0).any():
