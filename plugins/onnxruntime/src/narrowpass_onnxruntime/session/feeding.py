@@ -66,8 +66,8 @@ class Feeding:
         ]
         if missing:
             raise ValueError(
-                f"required inputs {missing} are missing from the feed, which has {given}; "
-                "pass a value for each"
+                f"Required inputs ({missing}) are missing from input feed ({given}); "
+                "pass a value for each"  # programs look for this text
             )
 
     def convert(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,9 +114,12 @@ def _converted(arg: NodeArg, value: Any) -> Any:
 
 
 def _strings(value: Array) -> Array:
-    """Return an array of text: bytes are decoded, and what is no text is printed."""
+    """Return an array of text: bytes are decoded, and what is no text is printed.
+
+    Zeros at the end are part of a text in arrays of the type void, and of no other.
+    """
     if value.dtype.kind in "SV":
-        texts = [bytes(item).rstrip(b"\0").decode() for item in value.flat]
+        texts = [bytes(item).decode() for item in value.flat]
     elif value.dtype.kind == "O":
         texts = [item if isinstance(item, str) else str(item) for item in value.flat]
     else:

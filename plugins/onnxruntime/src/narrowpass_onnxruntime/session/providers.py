@@ -111,13 +111,21 @@ class Providers:
         cls,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None,
         provider_options: Sequence[dict[Any, Any]] | None,
+        *,
+        strict: bool = False,
     ) -> Providers:
         """Check providers as onnxruntime does.
 
         Other providers than `CPU` and `PROVIDER` are left out; a warning names those that
         onnxruntime does not have either.
 
+        Args:
+            providers: as onnxruntime takes them.
+            provider_options: likewise.
+            strict: whether one that is not available is an error.
+
         Raises:
+            RuntimeError: a provider that is not available, where that is an error.
             ValueError: arguments of other forms than onnxruntime takes.
             InvalidArgument: an option that `PROVIDER` does not have.
         """
@@ -128,6 +136,10 @@ class Providers:
                 continue
             given[name] = {str(key): str(value) for key, value in options.items()}
         unknown = [name for name in given if name not in _available()]
+        if unknown and strict:
+            raise RuntimeError(
+                f"Unknown Provider Type: {unknown[0]}; pass {PROVIDER}"  # programs look for it
+            )
         if unknown:
             warnings.warn(
                 f"{', '.join(unknown)}: not available here, and left out; the session runs on "

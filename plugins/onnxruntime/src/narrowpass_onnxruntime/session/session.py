@@ -314,8 +314,12 @@ class InferenceSession:
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
     ) -> None:
-        """Create the session again, with other options of providers."""
-        self._open(Providers.of(providers, provider_options))
+        """Create the session again, with other options of providers.
+
+        Raises:
+            RuntimeError: a provider that is not available.
+        """
+        self._open(Providers.of(providers, provider_options, strict=True))
 
     def disable_fallback(self) -> None:
         """Do nothing: a session never changes its providers."""
@@ -374,13 +378,9 @@ class InferenceSession:
         if results and error_on_invalid:
             raise unsupported("set_tuning_results", "leave it out")
 
-    def get_input_epdevices(self) -> list[Any]:
-        """Refuse: no device of onnxruntime's runs the model.
-
-        Raises:
-            NotImplemented: always.
-        """
-        raise unsupported("get_input_epdevices", "a session runs on the CPU")
+    def get_input_epdevices(self) -> list[None]:
+        """Return None for each input: no device of onnxruntime's runs the model."""
+        return [None] * len(self._interface.inputs)
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """Refuse: nodes are not assigned to providers.

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has none
 
 from narrowpass.errors import ModelError, NarrowpassError, VerificationError
-from narrowpass_ir.io import load_model
+from narrowpass_ir.io import load_model, load_proto
 from narrowpass_onnxruntime.session.errors import ErrorName, error, unsupported
 from narrowpass_onnxruntime.session.metadata import OVERRIDABLE_SINCE, Interface
 
@@ -102,13 +102,10 @@ class Source:
                 if entry.key == "location"
             }
         )
-        old = proto.ir_version < OVERRIDABLE_SINCE
         try:
             model = self._load(proto, bool(external))
         except NarrowpassError as problem:
             raise translated(problem) from problem
-        if old:
-            _freeze(model)
         return Opened(model, interface, {path: status_of(Path(path)) for path in external})
 
     def _parse(self) -> onnx.ModelProto:
@@ -137,18 +134,18 @@ class Source:
         return proto
 
     def _load(self, proto: onnx.ModelProto, external: bool) -> ir.Model:
-        if self.data is None:
+        old = proto.ir_version < OVERRIDABLE_SINCE
+        if self.path and not old:
             return load_model(self.path)
         if external:
             try:
                 onnx.load_external_data_for_model(proto, self.folder)
             except Exception as problem:
                 raise ModelError(
-                    f"the external data of a model given as bytes is looked for in {self.folder}: "
-                    f"{problem}; pass the model's path"
+                    f"external data of {self.name} is looked for in {self.folder}: {problem}"
                 ) from problem
-        from narrowpass_ir.io import load_proto
-
+        if old:
+            _freeze(proto)
         return load_proto(proto)
 
 
@@ -191,9 +188,14 @@ def _own_format(name: str) -> Exception:
     return unsupported(f"the format of {name}, onnxruntime's own (.ort),", "pass the ONNX model")
 
 
-def _freeze(model: ir.Model) -> None:
-    """Remove inputs that have initializers, which only newer versions of the format allow."""
-    graph = model.graph
-    model.ir_version = max(OVERRIDABLE_SINCE, model.ir_version or 0)
-    for value in [value for value in graph.inputs if value.is_initializer()]:
-        graph.inputs.remove(value)
+def _freeze(proto: onnx.ModelProto) -> None:
+    """Remove inputs that have initializers, which only newer versions of the format allow.
+
+    Many files of old versions have them only in part, against the rules; onnxruntime reads these.
+    """
+    proto.ir_version = OVERRIDABLE_SINCE
+    graph = proto.graph
+    defaults = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in defaults]
+    del graph.input[:]
+    graph.input.extend(inputs)
