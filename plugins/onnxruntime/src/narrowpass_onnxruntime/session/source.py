@@ -51,7 +51,7 @@ class Source:
         """
         if isinstance(given, str | os.PathLike):
             path = os.fsdecode(given)
-            if not os.path.lexists(path):
+            if not Path(path).exists():
                 raise error(
                     "NoSuchFile",
                     f"{path}: no such file; pass the path of an .onnx file or of a bundle",
