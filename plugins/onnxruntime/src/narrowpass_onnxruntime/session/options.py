@@ -7,6 +7,9 @@ from typing import Any
 
 from narrowpass_onnxruntime.session.errors import error, unsupported
 
+NATIVE_ONLY = "session.disable_cpu_ep_fallback"
+"""The config entry that makes a node without a native kernel an error."""
+
 _ORT_FORMAT = "ORT"
 _REFUSED = {
     "ep.context_enable": "leave it out: what is compiled is kept in narrowpass's cache",
@@ -59,27 +62,31 @@ class SessionSettings:
                 f"`sess_options` must be onnxruntime.SessionOptions or None, not {options!r}"
             )
         for key in ("session.load_model_format", "session.save_model_format"):
-            if _entry(options, key).upper() == _ORT_FORMAT:
+            if config_entry(options, key).upper() == _ORT_FORMAT:
                 raise unsupported(f"{key}={_ORT_FORMAT}", "use models in ONNX's own format")
         for key, instead in _REFUSED.items():
-            if _entry(options, key) == "1":
+            if config_entry(options, key) == "1":
                 raise unsupported(f"{key}=1", instead)
         level = getattr(options, "graph_optimization_level", None)
         return cls(
             threads=int(options.intra_op_num_threads) or None,
             optimize=getattr(level, "name", "") != "ORT_DISABLE_ALL",
             optimized_path=_path(getattr(options, "optimized_model_filepath", "")),
-            external_name=_entry(
+            external_name=config_entry(
                 options, "session.optimized_model_external_initializers_file_name"
             ),
             external_least=int(
-                _entry(options, "session.optimized_model_external_initializers_min_size_in_bytes")
+                config_entry(
+                    options, "session.optimized_model_external_initializers_min_size_in_bytes"
+                )
                 or 1024
             ),
-            data_folder=_entry(options, "session.model_external_initializers_file_folder_path"),
+            data_folder=config_entry(
+                options, "session.model_external_initializers_file_folder_path"
+            ),
             profile=bool(getattr(options, "enable_profiling", False)),
             profile_prefix=_path(getattr(options, "profile_file_prefix", "")),
-            native_only=_entry(options, "session.disable_cpu_ep_fallback") == "1",
+            native_only=config_entry(options, NATIVE_ONLY) == "1",
         )
 
 
@@ -87,7 +94,7 @@ def _path(given: Any) -> str:
     return given.decode() if isinstance(given, bytes) else str(given or "")
 
 
-def _entry(options: Any, key: str) -> str:
+def config_entry(options: Any, key: str) -> str:
     """Return a config entry; empty where it is not set, which onnxruntime reports as an error."""
     try:
         return str(options.get_session_config_entry(key))

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from narrowpass_onnxruntime.session.dimensions import Overrides
 from narrowpass_onnxruntime.session.errors import unsupported
 from narrowpass_onnxruntime.session.metadata import Interface
+from narrowpass_onnxruntime.session.options import NATIVE_ONLY, config_entry
 
 _MARK = np.float32(0.1234567)
 """The value of each initializer of the probe; another one has been put in its place."""
@@ -133,10 +134,15 @@ def _check_initializers(session: Any, initializers: tuple[str, ...], others: int
 def _quiet(options: Any) -> Iterator[None]:
     """Set options aside that have effects beyond the session, and put them back."""
     before = {name: getattr(options, name) for name in _QUIET}
+    strict = config_entry(options, NATIVE_ONLY) == "1"  # the probe has the CPU's provider alone
     try:
+        if strict:
+            options.add_session_config_entry(NATIVE_ONLY, "0")
         for name, value in _QUIET.items():
             setattr(options, name, value)
         yield
     finally:
+        if strict:
+            options.add_session_config_entry(NATIVE_ONLY, "1")
         for name, value in before.items():
             setattr(options, name, value)

@@ -52,7 +52,10 @@ def perceptron(width=3, *, ir_version=10):
 
 def identity(kind=FLOAT, shape=("n", 3)):
     return model(
-        [node("Identity", ["x"], ["y"])], [value("x", shape, kind)], [value("y", shape, kind)]
+        [node("Identity", ["x"], ["y"])],
+        [value("x", shape, kind)],
+        [value("y", shape, kind)],
+        opset=21,
     )
 
 
