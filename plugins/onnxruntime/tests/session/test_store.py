@@ -1,0 +1,178 @@
+"""Bundles that sessions keep on disk: found again, and not where anything has changed."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from session_kit import ORIGINAL, OURS, external, perceptron
+
+from narrowpass_onnxruntime.session import store
+
+WIDTH = 512
+X = np.linspace(-1, 1, 2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and the folder of its bundles."""
+    monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "sessions"
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A model of 2 MB in one file."""
+    file = tmp_path / "model.onnx"
+    onnx.save(perceptron(WIDTH), file)
+    return file
+
+
+def kept(folder):
+    return sorted(folder.glob("*.narrow"))
+
+
+def check(given, **more):
+    """Run a session; within 1e-5 of the largest: 512 elements accumulated in float32."""
+    session = OURS(given, **more)
+    (found,) = session.run(["y"], {"x": X})
+    (expected,) = ORIGINAL(given).run(["y"], {"x": X})
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    return session
+
+
+def test_a_second_session_packs_and_builds_nothing(cache, path, monkeypatch):
+    pytest.importorskip("narrowpass_xnn_cpu")
+    first = check(path)
+    assert first._program.stats()["weights"]["packs"] == 2
+    expected = [(arg.name, arg.type, arg.shape) for arg in first.get_outputs()]
+    del first
+    monkeypatch.setattr("narrowpass.build", None)
+    monkeypatch.setattr("narrowpass_onnxruntime.session.source.load_model", None)
+    again = check(path)
+    weights = again._program.stats()["weights"]
+    assert (weights["packs"], weights["hits"]) == (0, 2)
+    assert [(arg.name, arg.type, arg.shape) for arg in again.get_outputs()] == expected
+    assert len(kept(cache)) == 1
+
+
+def test_no_pass_is_imported_by_a_second_process(cache, path):
+    pytest.importorskip("narrowpass_xnn_cpu")
+    check(path)
+    code = (
+        "import sys, narrowpass_onnxruntime\n"
+        f"session = narrowpass_onnxruntime.InferenceSession({str(path)!r})\n"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in "
+        "('onnxruntime', 'scipy', 'narrowpass_constant_folding', 'narrowpass_int8_sym')"
+        " and name.count('.') > 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_model_that_changes_is_built_again(cache, path):
+    check(path)
+    onnx.save(perceptron(WIDTH), path)  # other weights
+    check(path)
+    assert len(kept(cache)) == 1  # that of the old model is gone
+
+
+def test_external_data_that_changes(cache, tmp_path):
+    path = external(tmp_path, width=WIDTH)
+    check(path)
+    data = np.fromfile(tmp_path / "weights.bin", np.float32)
+    (2 * data).tofile(tmp_path / "weights.bin")
+    check(path)
+    assert len(kept(cache)) == 2
+
+
+def test_bytes_are_found_by_their_content(cache, path):
+    data = path.read_bytes()
+    check(data)
+    check(bytes(bytearray(data)))
+    assert len(kept(cache)) == 1
+    check(perceptron(WIDTH).SerializeToString())
+    assert len(kept(cache)) == 2
+
+
+def test_what_is_asked_otherwise_is_another_bundle(cache, path):
+    fixed = onnxruntime.SessionOptions()
+    fixed.add_free_dimension_override_by_name("n", 2)
+    plain = {"pipeline": ""}
+    check(path)
+    assert check(path, sess_options=fixed).get_inputs()[0].shape == [2, WIDTH]
+    check(path, providers=[("NarrowpassExecutionProvider", plain)])
+    assert len(kept(cache)) == 3
+    check(path, sess_options=fixed)
+    assert check(path).get_inputs()[0].shape == ["n", WIDTH]
+    assert len(kept(cache)) == 3
+
+
+def test_a_folder_that_is_named(cache, path, tmp_path):
+    check(path, providers=[("NarrowpassExecutionProvider", {"cache_dir": str(tmp_path / "own")})])
+    assert len(kept(tmp_path / "own" / "sessions")) == 1
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("given", ["0", "memory"])
+def test_nothing_is_kept_where_the_cache_is_off(cache, path, given):
+    check(path, providers=[("NarrowpassExecutionProvider", {"cache": given})])
+    assert not cache.parent.exists()
+
+
+def test_small_models_are_not_kept(cache, tmp_path):
+    path = external(tmp_path, width=64)
+    OURS(path).run(None, {"x": np.zeros((1, 64), np.float32)})
+    assert not cache.exists()
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path / "file"))
+    check(path)
+    assert "is built anew in each process" in caplog.text
+
+
+def test_folders_that_others_may_write_to_are_not_read(cache, path):
+    check(path)
+    (bundle,) = kept(cache)
+    bundle.chmod(0o777)
+    made = bundle.stat().st_ino
+    check(path)
+    assert kept(cache)[0].stat().st_ino != made  # it was replaced
+    cache.chmod(0o777)
+    check(path)
+    assert store.Store(cache, str(path), "").note() is None
+
+
+@pytest.mark.parametrize("damage", ["note", "bundle"])
+def test_what_is_damaged_is_built_again(cache, path, damage):
+    check(path)
+    (bundle,) = kept(cache)
+    if damage == "note":
+        next(cache.glob("*.json")).write_text('{"interface": {}}')
+    else:
+        (bundle / "manifest.json").write_text('{"format": "narrowpass bundle"}')
+    check(path)
+    check(path)
+    assert len(kept(cache)) == 1
+
+
+def test_models_that_are_gone_or_unused_are_deleted(cache, path, tmp_path):
+    other = tmp_path / "other.onnx"
+    onnx.save(perceptron(WIDTH), other)
+    data = perceptron(WIDTH).SerializeToString()
+    check(data)
+    long_ago = time.time() - 40 * 24 * 3600
+    for note in cache.glob("*.json"):
+        os.utime(note, (long_ago, long_ago))
+    check(other)
+    assert len(kept(cache)) == 1  # that of the bytes was not used for long
+    other.unlink()
+    check(path)
+    assert len(kept(cache)) == 1
+    assert len([*cache.glob("*.json")]) == 1
