@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
+from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.runtime.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
@@ -247,7 +248,8 @@ def _session(
         given = [_weight(array) for array in prepared.weights.values()]
         options.add_external_initializers(list(prepared.weights), given)
     try:
-        return onnxruntime.InferenceSession(prepared.text, options, providers=_PROVIDERS)
+        # Not onnxruntime.InferenceSession: programs may have put another class there.
+        return InferenceSession(prepared.text, options, providers=_PROVIDERS)
     except Exception as error:  # its classes have no base of their own
         raise BackendError(f"method {name!r}: onnxruntime refuses it: {error}") from error
 

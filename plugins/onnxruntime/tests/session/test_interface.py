@@ -111,6 +111,15 @@ def test_inputs_outputs_and_metadata(case):
             assert getattr(found, name) == getattr(expected, name), name
 
 
+def test_the_backend_uses_onnxruntimes_own_class(monkeypatch):
+    import narrowpass
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", OURS)
+    with narrowpass.load(perceptron(), "onnxruntime", pipeline="") as program:
+        session = program._methods["main"].session
+        assert type(session) is ORIGINAL
+
+
 def test_providers():
     session = OURS(
         perceptron().SerializeToString(),

@@ -26,7 +26,7 @@ _OPTIONS = (
     "cache_dir",
     "require_native",
 )
-_FLAGS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True)
