@@ -1,4 +1,4 @@
-"""Makes the models of `session_kit` importable."""
+"""Puts the models of `session_kit` on the import path."""
 
 import sys
 from pathlib import Path

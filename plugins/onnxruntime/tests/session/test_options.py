@@ -25,10 +25,10 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def options(**attributes):
-    made = onnxruntime.SessionOptions()
+    chosen = onnxruntime.SessionOptions()
     for name, given in attributes.items():
-        setattr(made, name, given)
-    return made
+        setattr(chosen, name, given)
+    return chosen
 
 
 def refused(name, call):
@@ -39,9 +39,9 @@ def refused(name, call):
 
 
 def with_denotation():
-    made = identity(shape=("n", "m", 4, None))
-    made.graph.input[0].type.tensor_type.shape.dim[1].denotation = "DATA_CHANNEL"
-    return made
+    chosen = identity(shape=("n", "m", 4, None))
+    chosen.graph.input[0].type.tensor_type.shape.dim[1].denotation = "DATA_CHANNEL"
+    return chosen
 
 
 def test_free_dimensions_by_name_and_denotation():
@@ -56,21 +56,21 @@ def test_free_dimensions_by_name_and_denotation():
 
 
 def fixed():
-    made = options()
-    made.add_free_dimension_override_by_name("n", 2)
-    made.add_free_dimension_override_by_denotation("DATA_CHANNEL", 3)
-    return made
+    chosen = options()
+    chosen.add_free_dimension_override_by_name("n", 2)
+    chosen.add_free_dimension_override_by_denotation("DATA_CHANNEL", 3)
+    return chosen
 
 
 def test_free_dimensions_of_inner_graphs():
     branch = helper.make_graph([node("Relu", ["x"], ["r"])], "b", [], [value("r")])
     other = helper.make_graph([node("Neg", ["x"], ["s"])], "c", [], [value("s")])
-    made = model(
+    chosen = model(
         [node("If", ["c"], ["y"], then_branch=branch, else_branch=other)],
         [value("x"), value("c", (), onnx.TensorProto.BOOL)],
         [value("y")],
     )
-    original, ours = both(made, fixed())
+    original, ours = both(chosen, fixed())
     assert ours.get_outputs()[0].shape == original.get_outputs()[0].shape == [2, 3]
     for condition in (True, False):
         feeds = {"x": X, "c": np.array(condition)}
@@ -117,13 +117,13 @@ def test_initializers_given_with_options_are_refused(tmp_path):
     ],
 )
 def test_entries_that_ask_for_something_else_are_refused(key, given):
-    made = options()
-    made.add_session_config_entry(key, given)
-    refused(key, lambda: OURS(identity().SerializeToString(), made))
+    chosen = options()
+    chosen.add_session_config_entry(key, given)
+    refused(key, lambda: OURS(identity().SerializeToString(), chosen))
 
 
 def test_options_that_only_tune_are_taken():
-    made = options(
+    chosen = options(
         inter_op_num_threads=3,
         execution_mode=onnxruntime.ExecutionMode.ORT_PARALLEL,
         graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -135,10 +135,10 @@ def test_options_that_only_tune_are_taken():
         log_verbosity_level=1,
         use_deterministic_compute=True,
     )
-    made.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    original, ours = both(identity(), made)
+    chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    original, ours = both(identity(), chosen)
     assert np.array_equal(ours.run(None, {"x": X})[0], original.run(None, {"x": X})[0])
-    assert ours.get_session_options() is made
+    assert ours.get_session_options() is chosen
 
 
 @pytest.mark.parametrize("given", [3, "fast"])
@@ -177,12 +177,12 @@ def test_the_optimized_model_is_written(tmp_path):
 
 def test_the_optimized_model_with_weights_beside_it(tmp_path):
     path = tmp_path / "optimized.onnx"
-    made = options(optimized_model_filepath=str(path))
+    chosen = options(optimized_model_filepath=str(path))
     prefix = "session.optimized_model_external_initializers_"
-    made.add_session_config_entry(f"{prefix}file_name", "weights.bin")
-    made.add_session_config_entry(f"{prefix}min_size_in_bytes", "100")
+    chosen.add_session_config_entry(f"{prefix}file_name", "weights.bin")
+    chosen.add_session_config_entry(f"{prefix}min_size_in_bytes", "100")
     for _ in range(2):  # the second time replaces both files
-        ours = OURS(simplifiable().SerializeToString(), made)
+        ours = OURS(simplifiable().SerializeToString(), chosen)
         assert (tmp_path / "weights.bin").stat().st_size == 1200
     expected = ours.run(None, {"x": X})[0]
     for session in (ORIGINAL, OURS):
@@ -194,17 +194,17 @@ def test_no_pass_runs_where_optimization_is_disabled(tmp_path):
     left = []
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
         path = tmp_path / f"{level}.onnx"
-        made = options(optimized_model_filepath=str(path))
-        made.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-        OURS(simplifiable().SerializeToString(), made)
+        chosen = options(optimized_model_filepath=str(path))
+        chosen.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        OURS(simplifiable().SerializeToString(), chosen)
         left.append([each.op_type for each in onnx.load(path).graph.node])
     assert left == [["Identity", "MatMul"], ["MatMul"]]
 
 
 def test_a_profile(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = options(enable_profiling=True, profile_file_prefix="runs")
-    ours = OURS(perceptron().SerializeToString(), made)
+    chosen = options(enable_profiling=True, profile_file_prefix="runs")
+    ours = OURS(perceptron().SerializeToString(), chosen)
     assert ours.get_profiling_start_time_ns() > 0
     expected = OURS(perceptron().SerializeToString()).run(None, {"x": X})
     for _ in range(2):
@@ -305,9 +305,9 @@ def test_nodes_must_be_native():
 
 
 def without_fallback():
-    made = options()
-    made.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    return made
+    chosen = options()
+    chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    return chosen
 
 
 def test_sessions_are_created_in_several_threads():

@@ -182,10 +182,10 @@ def test_sequences():
 def test_optional_inputs():
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [3]))
     nodes = [node("OptionalHasElement", ["x"], ["y"])]
-    made = model(
+    chosen = model(
         nodes, [helper.make_value_info("x", kind)], [value("y", (), onnx.TensorProto.BOOL)]
     )
-    original, ours = both(made)
+    original, ours = both(chosen)
     for feeds in ({"x": np.ones(3, np.float32)}, {"x": None}):
         assert ours.run(None, feeds)[0] == original.run(None, feeds)[0]
     assert ours.run(None, {})[0].item() is False
@@ -211,10 +211,10 @@ def test_ort_values():
 
 
 def test_a_vector_of_ort_values():
-    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValueVector
 
     original, ours = both(perceptron())
-    device = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
+    device = OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)
     found = []
     for session in (original, ours):
         feeds, fetches = OrtValueVector(), OrtValueVector()

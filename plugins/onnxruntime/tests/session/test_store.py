@@ -141,9 +141,9 @@ def test_folders_that_others_may_write_to_are_not_read(cache, path):
     check(path)
     (bundle,) = kept(cache)
     bundle.chmod(0o777)
-    made = bundle.stat().st_ino
+    before = bundle.stat().st_ino
     check(path)
-    assert kept(cache)[0].stat().st_ino != made  # it was replaced
+    assert kept(cache)[0].stat().st_ino != before  # it was replaced
     cache.chmod(0o777)
     check(path)
     assert store.Store(cache, str(path), "").note() is None

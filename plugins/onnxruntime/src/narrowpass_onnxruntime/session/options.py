@@ -8,7 +8,7 @@ from typing import Any
 from narrowpass_onnxruntime.session.errors import error, unsupported
 
 NATIVE_ONLY = "session.disable_cpu_ep_fallback"
-"""The config entry that makes a node without a native kernel an error."""
+"""The config entry that forbids nodes without a native kernel."""
 
 _ORT_FORMAT = "ORT"
 _REFUSED = {

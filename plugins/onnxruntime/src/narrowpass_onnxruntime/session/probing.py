@@ -124,7 +124,7 @@ def _check_initializers(session: Any, initializers: tuple[str, ...], others: int
     try:
         found = session.run(names, feeds, None)[1:]
         same = all(value.shape == (1,) and value[0] == _MARK for value in found)
-    except Exception:  # noqa: BLE001  # an initializer of another type makes the Add fail
+    except Exception:  # noqa: BLE001  # the Add fails on an initializer of another type
         same = False
     if not same:
         raise unsupported("SessionOptions.add_initializer", "store the initializer in the model")
