@@ -191,6 +191,36 @@ def test_optional_inputs():
     assert ours.run(None, {})[0].item() is False
 
 
+@pytest.mark.parametrize("given", ["bytes", "path"])
+def test_sizes_of_one_name_that_differ(tmp_path, caplog, given):
+    """As in onnxruntime; the model is compiled again, once."""
+    nodes = [node("Add", ["x", "w"], ["y"]), node("Relu", ["w"], ["z"])]
+    proto = model(nodes, [value("x"), value("w")], [value("y"), value("z")])
+    onnx.save(proto, tmp_path / "model.onnx")
+    original, ours = both(proto if given == "bytes" else tmp_path / "model.onnx")
+    for rows, others in ((2, 2), (2, 1), (1, 3), (3, 3), (1, 1)):
+        feeds = {"x": np.resize(X, (rows, 3)), "w": np.resize(-X, (others, 3))}
+        expected = original.run(None, feeds)
+        for found, right in zip(ours.run(None, feeds), expected, strict=True):
+            assert np.array_equal(found, right)
+    assert caplog.text.count("dimension 'n' has two sizes") == 1
+    assert ours.get_inputs()[0].shape == ["n", 3]
+
+
+def test_sizes_of_one_name_in_a_bundle(tmp_path):
+    """A bundle is what it is: it is not compiled again."""
+    import narrowpass
+
+    nodes = [node("Add", ["x", "w"], ["y"])]
+    proto = model(nodes, [value("x"), value("w")], [value("y")])
+    narrowpass.build(proto, "", tmp_path / "model.narrow")
+    ours = OURS(tmp_path / "model.narrow")
+    with pytest.raises(Exception, match="dimension 'n' is 1 at axis 0") as caught:
+        ours.run(None, {"x": X, "w": X[:1]})
+    assert type(caught.value).__name__ == "InvalidArgument"
+    assert np.array_equal(ours.run(None, {"x": X, "w": X})[0], 2 * X)
+
+
 def test_results_belong_to_the_caller():
     ours = OURS(perceptron().SerializeToString())
     (first,) = ours.run(["y"], {"x": X})

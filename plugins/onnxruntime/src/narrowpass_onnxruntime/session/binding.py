@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from narrowpass_onnxruntime.session.errors import unsupported
+from narrowpass_onnxruntime.session.metadata import NodeArg
 from narrowpass_onnxruntime.session.values import (
     array_at,
     kind_of_element,
@@ -16,14 +17,29 @@ from narrowpass_onnxruntime.session.values import (
     view_of,
 )
 
-if TYPE_CHECKING:
-    from narrowpass_onnxruntime.session.session import InferenceSession
-
 Array = np.ndarray[Any, Any]
 
 
 _WORTH_WRITING = 1 << 16
 """Bytes from which results are computed where they go: to copy fewer takes less time."""
+
+
+class Runner(Protocol):
+    """What a binding needs of a session."""
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
+        """Run on feeds; see `InferenceSession.run`."""
+
+    def run_into(
+        self, names: Sequence[str], feeds: Mapping[str, Any], out: Mapping[str, Any]
+    ) -> list[Any]:
+        """Run with outputs in arrays; see `InferenceSession.run_into`."""
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs that must be fed."""
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the inputs with defaults."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +64,7 @@ class IOBinding:
         session: that runs them.
     """
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: Runner) -> None:
         self.session = session
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, _Target] = {}

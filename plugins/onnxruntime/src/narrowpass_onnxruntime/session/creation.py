@@ -15,14 +15,14 @@ from narrowpass.framework.config import registry_for
 from narrowpass.framework.options import quote
 from narrowpass.framework.plugins import Plugins, installed_plugins
 from narrowpass.runtime.backend import Backend, Program
-from narrowpass_onnxruntime.session.dimensions import Overrides
+from narrowpass_onnxruntime.session.dimensions import Overrides, forget_names
 from narrowpass_onnxruntime.session.metadata import Interface, interface_of_program
 from narrowpass_onnxruntime.session.options import SessionSettings
 from narrowpass_onnxruntime.session.providers import ProviderOptions
 from narrowpass_onnxruntime.session.source import Opened, Source, status_of, translated
 from narrowpass_onnxruntime.session.store import Note, Store, default_folder
 
-_WORTH_KEEPING = 1 << 20
+_WORTH_KEEPING = 1 << 16
 """Bytes of a model, external data included, from which its bundle is kept on disk."""
 
 _OURS = "onnxruntime"
@@ -56,12 +56,14 @@ class Request:
         options: of the provider.
         overrides: returns the free dimensions that the caller fixes, once the model's symbols are
             known.
+        named: whether dimensions of one name have one size.
     """
 
     source: Source
     settings: SessionSettings
     options: ProviderOptions
     overrides: Callable[[Interface], Overrides]
+    named: bool = True
 
 
 def create(request: Request) -> Created:
@@ -174,6 +176,7 @@ class _Build:
             (
                 *(status_of(Path(path)) for path in external),
                 str(overrides),
+                "" if self.request.named else "without names of dimensions",
                 self._asked(),
                 str(self.backend),
                 calibration and f"{calibration} {status_of(Path(calibration))}",
@@ -206,6 +209,8 @@ class _Build:
 
     def _run(self, opened: Opened, overrides: Overrides, out: Path | None) -> Bundle:
         overrides.apply(opened.model, opened.interface)
+        if not self.request.named:
+            forget_names(opened.model)
         return narrowpass.build(
             opened.model,
             self._pipeline(),

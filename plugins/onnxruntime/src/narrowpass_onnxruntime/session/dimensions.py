@@ -73,6 +73,16 @@ class Overrides:
         return NodeArg(arg.name, arg.type, shape)
 
 
+def forget_names(model: ir.Model) -> None:
+    """Leave free dimensions without names, in place: those of one name may have several sizes."""
+    for value in _values(model):
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                ir.SymbolicDim(None) if isinstance(dim, ir.SymbolicDim) else dim
+                for dim in value.shape
+            )
+
+
 def _values(model: ir.Model) -> Iterator[ir.Value]:
     for graph in nested_graphs(model.graph):
         yield from graph.inputs

@@ -96,6 +96,16 @@ class Feeding:
             converted.setdefault(arg.name, None)  # an optional one
         return converted
 
+    def conflict(self, feeds: Mapping[str, Any]) -> str:
+        """Return the name of a dimension that has two sizes in converted feeds; empty for none."""
+        sizes: dict[str, int] = {}
+        for name, value in feeds.items():
+            shape = value.shape if isinstance(value, np.ndarray) else ()
+            for dim, size in zip(self._known[name].shape, shape, strict=False):
+                if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+                    return dim
+        return ""
+
 
 def _converted(arg: NodeArg, value: Any) -> Any:
     if is_ort_value(value):

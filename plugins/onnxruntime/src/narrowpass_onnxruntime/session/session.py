@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from narrowpass.bundle import is_bundle
 from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass_onnxruntime.session.binding import IOBinding
 from narrowpass_onnxruntime.session.creation import Created, Request, create
@@ -24,6 +27,8 @@ from narrowpass_onnxruntime.session.profile import Profile
 from narrowpass_onnxruntime.session.providers import Providers
 from narrowpass_onnxruntime.session.source import Source
 from narrowpass_onnxruntime.session.values import ort_value_of, view_of
+
+_log = logging.getLogger("narrowpass.onnxruntime")
 
 _KWARGS = ("enable_fallback", "read_config_from_model", "disabled_optimizers")
 """Arguments that onnxruntime's class takes beside the named ones; none has a meaning here."""
@@ -77,6 +82,7 @@ class InferenceSession:
         request = Request(self._source, self._settings, providers.options, self._overrides)
         created = create(request)
         write_optimized(created.bundle, self._settings)
+        self._request, self._named = request, True
         self._use(created)
         self._providers = providers
         if self._profile is not None:
@@ -93,6 +99,21 @@ class InferenceSession:
             for arg in created.interface.outputs
         )
         self._plain = self._profile is None and not self._converts
+
+    def _forget_names(self, name: str) -> None:
+        """Compile the model again, so that dimensions of one name may have several sizes."""
+        with self._starting:
+            if not self._named:
+                return  # another thread was first
+            if not is_bundle(self._source.path):
+                _log.warning(
+                    "%s: dimension %r has two sizes in one run; the model is compiled again "
+                    "without the names of its dimensions",
+                    self._source.name,
+                    name,
+                )
+                self._use(create(replace(self._request, named=False)))
+            self._named = False
 
     def _overrides(self, interface: Interface) -> Overrides:
         if self._sess_options is None or not is_installed():
@@ -155,6 +176,8 @@ class InferenceSession:
         """
         names = self._names(names)
         converted = self._feeding.convert(feeds)
+        if self._named and (name := self._feeding.conflict(converted)):
+            self._forget_names(name)
         began = 0 if self._profile is None else self._profile.now()
         try:
             wanted = list(dict.fromkeys(names))
