@@ -1,0 +1,288 @@
+"""Sessions of narrowpass beside onnxruntime's: the cost of a call, of creation, whole packages.
+
+    python benchmarks/inference_session.py FOLDER [--part overhead|creation|packages ...]
+        [--threads 1] [--runs 5]
+
+Each figure is the median of `--runs`. FOLDER takes the model and the cache.
+
+overhead  a call with one Relu of [2, 3] float32, in turns of 5000: `Program.run`, `run` and
+          `run_with_iobinding` of both classes.
+creation  a session of 6 matrices of 4096 x 4096 (403 MB) in one file, each in a process of its
+          own, after imports and a tiny session: processor time and wall time of the first session
+          ever, of the first of a process, of a later one, and of onnxruntime's.
+packages  silero-vad, rapidocr-onnxruntime, magika, nudenet and ddddocr, those that are installed,
+          unmodified, with the class in the place of onnxruntime's or without: whether answers are
+          the same, wall and processor time. Processes take turns: threads of onnxruntime spin for
+          a while after a run, and would slow down the other in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import narrowpass
+import narrowpass_onnxruntime
+
+ORIGINAL = onnxruntime.InferenceSession
+OURS = narrowpass_onnxruntime.InferenceSession
+CLASSES = {"onnxruntime": ORIGINAL, "narrowpass": OURS}
+CALLS = 5000
+WIDTH, LAYERS = 4096, 6
+
+
+def processor_time() -> float:
+    """Return the seconds that all threads of this process have computed."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    """Return milliseconds of wall time and of processor time of a call."""
+    wall, processor = time.perf_counter(), processor_time()
+    work()
+    return 1e3 * (time.perf_counter() - wall), 1e3 * (processor_time() - processor)
+
+
+def relu() -> onnx.ModelProto:
+    """Return a model of one node."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def with_threads(cls: Any, model: Any, threads: int) -> Any:
+    """Return a session with a number of threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return cls(model, options, providers=["CPUExecutionProvider"])
+
+
+def overhead(threads: int, runs: int) -> None:
+    """Print microseconds of a call."""
+    model = relu()
+    x, y = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    feeds = {"x": x}
+    program = narrowpass.load(model, threads=threads)
+    calls: dict[str, Callable[[], Any]] = {"Program.run": lambda: program.run(feeds)}
+    for name, cls in CLASSES.items():
+        session = with_threads(cls, model.SerializeToString(), threads)
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+        calls[f"{name}: run"] = lambda session=session: session.run(None, feeds)
+        calls[f"{name}: run_with_iobinding"] = lambda session=session, binding=binding: (
+            session.run_with_iobinding(binding)
+        )
+    figures: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(runs):
+        for name, call in calls.items():
+            call()
+            wall, _ = timed(lambda call=call: [call() for _ in range(CALLS)])
+            figures[name].append(1e3 * wall / CALLS)
+    for name, values in figures.items():
+        print(f"{name:32} {statistics.median(values):6.2f} us")
+
+
+def matmuls(folder: Path) -> Path:
+    """Return the path of a model of 403 MB, which is written once."""
+    path = folder / "matmuls.onnx"
+    if path.exists():
+        return path
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for index in range(LAYERS):
+        weight = rng.standard_normal((WIDTH, WIDTH), np.float32) / np.float32(64)
+        weights.append(numpy_helper.from_array(weight, f"w{index}"))
+        nodes.append(helper.make_node("MatMul", [f"h{index}", f"w{index}"], [f"m{index}"]))
+        nodes.append(helper.make_node("Relu", [f"m{index}"], [f"h{index + 1}"]))
+    first, last = (
+        helper.make_tensor_value_info(f"h{index}", TensorProto.FLOAT, ["n", WIDTH])
+        for index in (0, LAYERS)
+    )
+    graph = helper.make_graph(nodes, "matmuls", [first], [last], weights)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path
+    )
+    return path
+
+
+def create(name: str, path: str) -> None:
+    """Print what creating two sessions takes, one after the other, as JSON."""
+    cls: Any = CLASSES[name]
+    tiny = {} if cls is ORIGINAL else {"providers": [("NarrowpassExecutionProvider", {"cache": 0})]}
+    cls(relu().SerializeToString(), **tiny)
+    print(json.dumps([timed(lambda: cls(path)) for _ in range(2)]))
+
+
+def creation(folder: Path, runs: int) -> None:
+    """Print milliseconds of creating a session."""
+    path = matmuls(folder)
+    rows: dict[str, list[tuple[float, float]]] = {}
+    first = child("create", "narrowpass", str(path))
+    rows["narrowpass, first ever"] = [first[0]]
+    for _ in range(runs):
+        for name in CLASSES:
+            one, other = child("create", name, str(path))
+            rows.setdefault(f"{name}, first of a process", []).append(one)
+            rows.setdefault(f"{name}, later", []).append(other)
+    for name, values in rows.items():
+        wall, processor = (statistics.median(each) for each in zip(*values, strict=True))
+        print(f"{name:36} {wall:8.1f} ms wall {processor:8.1f} ms processor")
+
+
+def child(*arguments: str) -> Any:
+    """Run this script in a process of its own, and return what its last line has as JSON."""
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def picture(text: str, size: tuple[int, int]) -> Any:
+    """Return an image of a text."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.new("RGB", (640, 160), "white")
+    font = ImageFont.load_default(60)
+    ImageDraw.Draw(image).text((20, 40), text, fill="black", font=font)
+    return image.resize(size)
+
+
+def speech() -> Callable[[], Any]:
+    """Return probabilities of speech in 60 frames of noise."""
+    import silero_vad
+    import torch
+
+    rng = np.random.default_rng(0)
+    audio = torch.from_numpy(0.3 * rng.standard_normal(60 * 512, np.float32))
+    model = silero_vad.load_silero_vad(onnx=True)
+
+    def run() -> Any:
+        model.reset_states()
+        return [float(model(frame, 16000)) for frame in audio.split(512)]
+
+    return run
+
+
+def text() -> Callable[[], Any]:
+    """Return the text of a picture."""
+    from rapidocr_onnxruntime import RapidOCR
+
+    engine, image = RapidOCR(), np.asarray(picture("Hello World 2026", (640, 160)))
+    return lambda: [row[1] for row in engine(image)[0] or []]
+
+
+def file_types() -> Callable[[], Any]:
+    """Return the types of three texts."""
+    from magika import Magika
+
+    engine = Magika()
+    texts = [
+        b"def f(x):\n    return x + 1\n\nimport os\nfor i in range(3):\n    print(i)\n" * 4,
+        b"#include <stdio.h>\nint main(void) { return 0; }\n" * 5,
+        b"<html><body><p>hi</p></body></html>" * 4,
+    ]
+    return lambda: [str(engine.identify_bytes(each).output.label) for each in texts]
+
+
+def boxes() -> Callable[[], Any]:
+    """Return what a detector finds in a photograph of scikit-learn's."""
+    from nudenet import NudeDetector
+    from sklearn.datasets import load_sample_image
+
+    detector = NudeDetector()
+    image = np.ascontiguousarray(load_sample_image("china.jpg")[:, :, ::-1])
+    return lambda: detector.detect(image)
+
+
+def captcha() -> Callable[[], Any]:
+    """Return the letters of a small picture."""
+    import io
+
+    import ddddocr
+
+    engine, file = ddddocr.DdddOcr(show_ad=False), io.BytesIO()
+    picture("7k3b", (160, 60)).save(file, "PNG")
+    return lambda: engine.classification(file.getvalue())
+
+
+PACKAGES = {
+    "silero_vad": speech,
+    "rapidocr_onnxruntime": text,
+    "magika": file_types,
+    "nudenet": boxes,
+    "ddddocr": captcha,
+}
+
+
+def package(cls: str, name: str) -> None:
+    """Print the answer of a package, and the medians of wall and processor time, as JSON."""
+    onnxruntime.InferenceSession = CLASSES[cls]
+    run = PACKAGES[name]()
+    answer = run()
+    run()
+    times = [timed(run) for _ in range(9)]
+    print(json.dumps([answer, *(statistics.median(each) for each in zip(*times, strict=True))]))
+
+
+def packages(runs: int) -> None:
+    """Print the time of packages."""
+    for name in PACKAGES:
+        if importlib.util.find_spec(name) is None:
+            print(f"{name:22} is not installed")
+            continue
+        rows: dict[str, list[Any]] = {cls: [] for cls in CLASSES}
+        for _ in range(runs):
+            for cls, found in rows.items():
+                found.append(child("package", cls, name))
+        one, other = (found[0][0] for found in rows.values())
+        same = one == other
+        if not same and isinstance(one[0], float):
+            same = f"within {np.abs(np.array(one) - other).max():.1e}"
+        times = "".join(
+            f"  {cls} {statistics.median(row[1] for row in found):8.2f} ms wall"
+            f" {statistics.median(row[2] for row in found):8.2f} ms processor"
+            for cls, found in rows.items()
+        )
+        print(f"{name:22} same {same} {times}", flush=True)
+
+
+def main() -> None:
+    """Print the parts that are asked for."""
+    if sys.argv[1:2] in (["create"], ["package"]):
+        {"create": create, "package": package}[sys.argv[1]](*sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--part", nargs="+", default=["overhead", "creation", "packages"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    os.environ["NARROWPASS_CACHE_DIR"] = str(options.folder / "cache")
+    if "overhead" in options.part:
+        overhead(options.threads, options.runs)
+    if "creation" in options.part:
+        creation(options.folder, options.runs)
+    if "packages" in options.part:
+        packages(options.runs)
+
+
+if __name__ == "__main__":
+    main()
