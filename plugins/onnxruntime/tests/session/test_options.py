@@ -100,6 +100,8 @@ def test_initializers_given_with_options_are_refused(tmp_path):
     refused("SessionOptions.add_initializer", lambda: OURS(data, added))
     path = external(tmp_path, width=3)
     refused("SessionOptions.add_external_initializers", lambda: OURS(path, outside))
+    (tmp_path / "weights.bin").unlink()  # that is what the option is for
+    refused("SessionOptions.add_external_initializers", lambda: OURS(path, outside))
     integers, numbers = options(), onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(4, np.int64))
     integers.add_initializer("w", numbers)  # which nobody else keeps alive
     refused("SessionOptions.add_initializer", lambda: OURS(data, integers))

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from session_kit import ORIGINAL, OURS, external, perceptron
+from session_kit import ORIGINAL, OURS, RNG, external, model, node, perceptron, value
 
 from narrowpass_onnxruntime.session import store
 
@@ -88,6 +88,72 @@ def test_external_data_that_changes(cache, tmp_path):
     (2 * data).tofile(tmp_path / "weights.bin")
     check(path)
     assert len(kept(cache)) == 2
+
+
+def test_a_model_that_changes_while_it_is_built(cache, path, monkeypatch):
+    """It is built, and not kept: nobody knows which one was read."""
+    import narrowpass
+
+    build, other = narrowpass.build, perceptron(WIDTH).SerializeToString()
+
+    def slow(model, pipeline, out, **more):
+        bundle = build(model, pipeline, out, **more)
+        if out is not None:
+            path.write_bytes(other)
+        return bundle
+
+    monkeypatch.setattr(narrowpass, "build", slow)
+    OURS(path).run(None, {"x": X})
+    assert kept(cache) == []
+    monkeypatch.undo()
+    monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(cache.parent))
+    check(path)
+
+
+def test_external_data_of_an_inner_graph_that_changes(cache, tmp_path):
+    """A constant of a branch lies in a file of its own."""
+    weight = RNG.standard_normal((WIDTH, WIDTH)).astype(np.float32)
+    weight.tofile(tmp_path / "inner.bin")
+    outside = onnx.TensorProto(data_type=1, dims=weight.shape, data_location=1, name="c")
+    outside.external_data.add(key="location", value="inner.bin")
+    inner = [
+        onnx.helper.make_node("Constant", [], ["c"], value=outside),
+        node("MatMul", ["x", "c"], ["m"]),
+    ]
+    branches = {
+        "then_branch": onnx.helper.make_graph(inner, "t", [], [value("m", ("n", WIDTH))]),
+        "else_branch": onnx.helper.make_graph(
+            [node("Neg", ["x"], ["q"])], "e", [], [value("q", ("n", WIDTH))]
+        ),
+    }
+    inputs = [value("x", ("n", WIDTH)), value("b", (), onnx.TensorProto.BOOL)]
+    chosen = model([node("If", ["b"], ["y"], **branches)], inputs, [value("y", ("n", WIDTH))])
+    (tmp_path / "model.onnx").write_bytes(chosen.SerializeToString())
+    for factor in (1, 2):
+        (factor * weight).tofile(tmp_path / "inner.bin")
+        session = OURS(tmp_path / "model.onnx")
+        (found,) = session.run(None, {"x": X, "b": np.array(True)})
+        expected = X.astype(np.float64) @ (factor * weight)
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert len(kept(cache)) == 2
+
+
+def test_samples_that_change(cache, path, tmp_path):
+    """With samples in files a bundle is kept, with those of a function it is not."""
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for scale in (1, 2):
+        np.savez(samples / "a.npz", x=scale * X)
+        check(path, **calibrated(str(samples)))
+        check(path, **calibrated(str(samples)))
+        assert len(kept(cache)) == scale
+    check(path, **calibrated("session_kit:samples"))
+    assert len(kept(cache)) == 2
+
+
+def calibrated(samples):
+    given = {"calibration": samples, "pipeline": ""}
+    return {"providers": [("NarrowpassExecutionProvider", given)]}
 
 
 def test_bytes_are_found_by_their_content(cache, path):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import onnx
+import onnx_ir as ir
 
 import narrowpass
 from narrowpass.bundle import Bundle, is_bundle
@@ -85,9 +88,9 @@ def create(request: Request) -> Created:
             cache=request.options.cache,
             cache_dir=request.options.cache_dir,
         )
+        return Created(program, bundle, interface or interface_of_program(program))
     except NarrowpassError as problem:
         raise translated(problem) from problem
-    return Created(program, bundle, interface or interface_of_program(program))
 
 
 def _backend(plugins: Plugins, name: str | None) -> Backend:
@@ -135,7 +138,7 @@ class _Build:
     plugins: Plugins
 
     def in_memory(self, opened: Opened, overrides: Overrides) -> Bundle:
-        """Build the bundle of a model that was read, which is changed."""
+        """Build the bundle of a model that was read."""
         return self._run(opened, overrides, None)
 
     def kept(self) -> tuple[Bundle, Interface]:
@@ -151,36 +154,48 @@ class _Build:
         if note is not None:
             overrides = self.request.overrides(note.interface)
             shown = overrides.shown(note.interface)
-            found = store.find(self._key(note.external, overrides))
+            status = _status(note.external).values()
+            found = store.find(self._key(status, overrides)) if self._can_be_kept() else None
             if found is not None:
                 return found, shown
         opened = source.read()
         overrides = self.request.overrides(opened.interface)
         shown = overrides.shown(opened.interface)
-        if _size(source, opened.external) < _WORTH_KEEPING or source.identity() != identity:
+        if _size(source, opened.external) < _WORTH_KEEPING or not self._can_be_kept():
             return self.in_memory(opened, overrides), shown
-        key = self._key(tuple(opened.external), overrides)
+        key = self._key(opened.external.values(), overrides)
         try:
             store.write_note(Note(opened.interface, tuple(opened.external)))
             self._run(opened, overrides, store.place(key))
-            found = store.find(key)
         except (OSError, OutputError) as problem:
             _log.warning("%s: is built anew in each process: %s", source.name, str(problem))
-            found = None
-        return found or self.in_memory(source.read(), overrides), shown
+            return self.in_memory(opened, overrides), shown
+        if source.identity() != identity or opened.external != _status(opened.external):
+            store.discard(key)  # it was written to meanwhile: nobody knows which one was read
+        return store.find(key) or self.in_memory(opened, overrides), shown
 
-    def _key(self, external: tuple[str, ...], overrides: Overrides) -> str:
-        """Return all that a bundle follows from, beside the model's file."""
-        calibration = self.request.options.calibration or ""
+    def _can_be_kept(self) -> bool:
+        """Return whether a later process can see that samples are the same: not of a function."""
+        given = self.request.options.calibration
+        return given is None or Path(given).exists()
+
+    def _key(self, external: Iterable[str], overrides: Overrides) -> str:
+        """Return all that a bundle follows from, beside the model's file.
+
+        Args:
+            external: the status of each external file.
+            overrides: of free dimensions.
+        """
         return "\n".join(
             (
-                *(status_of(Path(path)) for path in external),
+                *external,
                 str(overrides),
                 "" if self.request.named else "without names of dimensions",
                 self._asked(),
                 str(self.backend),
-                calibration and f"{calibration} {status_of(Path(calibration))}",
+                *(status_of(path) for path in _samples(self.request.options.calibration)),
                 *(f"{info.distribution} {info.status}" for info in self.plugins.infos),
+                f"onnx {onnx.__version__} ir {ir.__version__}",
             )
         )
 
@@ -208,11 +223,12 @@ class _Build:
         return ",".join(filter(None, (chosen, narrowing)))
 
     def _run(self, opened: Opened, overrides: Overrides, out: Path | None) -> Bundle:
-        overrides.apply(opened.model, opened.interface)
+        model = opened.load()
+        overrides.apply(model, opened.interface)
         if not self.request.named:
-            forget_names(opened.model)
+            forget_names(model)
         return narrowpass.build(
-            opened.model,
+            model,
             self._pipeline(),
             out,
             target=self.backend,
@@ -223,4 +239,18 @@ class _Build:
 
 def _size(source: Source, external: Mapping[str, str]) -> int:
     own = len(source.data) if source.data is not None else Path(source.path).stat().st_size
-    return own + sum(Path(path).stat().st_size for path in external)
+    files = [Path(path) for path in external]
+    return own + sum(file.stat().st_size for file in files if file.exists())
+
+
+def _status(paths: Iterable[str]) -> dict[str, str]:
+    """Return the status of files by their paths."""
+    return {path: status_of(Path(path)) for path in paths}
+
+
+def _samples(calibration: str | None) -> Iterable[Path]:
+    """Return the files of samples."""
+    if calibration is None:
+        return []
+    path = Path(calibration)
+    return [path, *sorted(path.glob("*.npz"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,29 +84,19 @@ class Source:
         return status_of(Path(self.path))
 
     def read(self) -> Opened:
-        """Read the model; weights in external files stay there.
+        """Read the model, and not its weights in external files.
 
         Raises:
             InvalidProtobuf: no ONNX model.
             InvalidArgument: one without a graph.
-            InvalidGraph: a model whose structure breaks a rule of ONNX.
-            Fail: one that narrowpass cannot use.
+            Fail: a file that cannot be read.
         """
         proto = self._parse()
-        interface = Interface.of(proto)
-        external = sorted(
-            {
-                str(Path(self.folder, entry.value))
-                for tensor in proto.graph.initializer
-                for entry in tensor.external_data
-                if entry.key == "location"
-            }
-        )
-        try:
-            model = self._load(proto, bool(external))
-        except NarrowpassError as problem:
-            raise translated(problem) from problem
-        return Opened(model, interface, {path: status_of(Path(path)) for path in external})
+        external = {str(Path(self.folder, location)) for location in _locations(proto.graph)}
+        for function in proto.functions:
+            external |= {str(Path(self.folder, each)) for each in _locations(function)}
+        status = {path: status_of(Path(path)) for path in sorted(external)}
+        return Opened(self, proto, Interface.of(proto), status)
 
     def _parse(self) -> onnx.ModelProto:
         if self.data is None and not Path(self.path).is_file():
@@ -133,35 +123,71 @@ class Source:
             )
         return proto
 
-    def _load(self, proto: onnx.ModelProto, external: bool) -> ir.Model:
+
+class Opened:
+    """A model that was read.
+
+    Args:
+        source: that it was read from.
+        proto: of the model.
+        interface: what callers know of it.
+        external: the status of each external file by its path; see `status_of`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        proto: onnx.ModelProto,
+        interface: Interface,
+        external: Mapping[str, str],
+    ) -> None:
+        self.interface, self.external = interface, external
+        self._source = source
+        self._proto: onnx.ModelProto | None = proto
+
+    def load(self) -> ir.Model:
+        """Return the model, once; weights in external files of a path stay there.
+
+        Raises:
+            InvalidGraph: a model whose structure breaks a rule of ONNX.
+            Fail: one that narrowpass cannot use.
+        """
+        try:
+            return self._load()
+        except NarrowpassError as problem:
+            raise translated(problem) from problem
+
+    def _load(self) -> ir.Model:
+        proto, self._proto = self._proto, None  # it may be large
+        if proto is None:
+            return self._source.read().load()
         old = proto.ir_version < OVERRIDABLE_SINCE
-        if self.path and not old:
-            return load_model(self.path)
-        if external:
+        if self._source.path and not old:
+            del proto
+            return load_model(self._source.path)
+        if self.external:
             try:
-                onnx.load_external_data_for_model(proto, self.folder)
+                onnx.load_external_data_for_model(proto, self._source.folder)
             except Exception as problem:
                 raise ModelError(
-                    f"external data of {self.name} is looked for in {self.folder}: {problem}"
+                    f"external data of {self._source.name} is looked for in "
+                    f"{self._source.folder}: {problem}"
                 ) from problem
         if old:
             _freeze(proto)
         return load_proto(proto)
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A model that was read.
-
-    Attributes:
-        model: whose weights in external files are mapped.
-        interface: what callers know of it.
-        external: the status of each external file by its path; see `status_of`.
-    """
-
-    model: ir.Model
-    interface: Interface
-    external: Mapping[str, str]
+def _locations(container: onnx.GraphProto | onnx.FunctionProto) -> Iterator[str]:
+    """Yield the external files of a graph, as its tensors name them."""
+    tensors = [*container.initializer] if isinstance(container, onnx.GraphProto) else []
+    for node in container.node:
+        for attribute in node.attribute:
+            tensors += [attribute.t, *attribute.tensors]
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _locations(inner)
+    for tensor in tensors:
+        yield from (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
 def status_of(path: Path) -> str:

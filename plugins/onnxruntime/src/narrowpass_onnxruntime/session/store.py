@@ -126,6 +126,10 @@ class Store:
             return None
         return bundle
 
+    def discard(self, key: str) -> None:
+        """Delete the bundle of a key."""
+        _delete(self.place(key))
+
     def _unused(self) -> Iterator[str]:
         """Yield the prefixes of models that have changed or are gone, or were not used for long."""
         for path in self._folder.glob(f"*{_NOTE}"):
