@@ -4,6 +4,9 @@ Within 1e-5 of the largest where there is a matmul: both accumulate at most 64 e
 in other orders. Exact elsewhere.
 """
 
+import subprocess
+import sys
+import tempfile
 import threading
 from collections import UserDict
 
@@ -291,6 +294,29 @@ def test_a_run_in_another_thread():
     assert "index 1: got 2, expected 3" in message
     with pytest.raises(ValueError, match="Required inputs"):
         ours.run_async(None, {}, callback, None)
+
+
+def test_a_run_in_another_thread_of_a_forked_child():
+    code = """
+import os, sys, threading
+import numpy as np
+import narrowpass_onnxruntime
+session = narrowpass_onnxruntime.InferenceSession(sys.argv[1])
+def run():
+    done = threading.Event()
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    session.run_async(None, feeds, lambda results, data, message: done.set(), None)
+    return done.wait(60)
+assert run()
+child = os.fork()
+if child == 0:
+    os._exit(0 if run() else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(perceptron(), f"{folder}/model.onnx")
+        command = [sys.executable, "-W", "ignore", "-c", code, f"{folder}/model.onnx"]
+        assert subprocess.run(command, check=False).returncode == 0
 
 
 def test_several_threads():

@@ -72,7 +72,7 @@ class InferenceSession:
         self._sess_options = sess_options
         self._settings = SessionSettings.of(sess_options)
         self._source = Source.of(path_or_bytes, self._settings.data_folder)
-        self._worker: ThreadPoolExecutor | None = None
+        self._worker: tuple[int, ThreadPoolExecutor] | None = None  # of a process
         self._starting = threading.Lock()
         self._profile = Profile(self._settings.profile_prefix) if self._settings.profile else None
         self._open(Providers.of(providers, provider_options))
@@ -243,8 +243,11 @@ class InferenceSession:
         """
         self._feeding.check_names(input_feed.keys())
         with self._starting:
-            if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, "narrowpass-run-async")
+            process = os.getpid()
+            if self._worker is None or self._worker[0] != process:
+                # A forked child has the object, and not its thread.
+                self._worker = process, ThreadPoolExecutor(1, "narrowpass-run-async")
+            worker = self._worker[1]
 
         def work() -> None:
             results: list[Any] = []
@@ -255,7 +258,7 @@ class InferenceSession:
                 message = str(problem)
             callback(results, user_data, message)
 
-        self._worker.submit(work)
+        worker.submit(work)
 
     def run_with_ort_values(
         self,

@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from narrowpass.errors import ModelError, NarrowpassError, VerificationError
 from narrowpass_ir.io import load_model, load_proto
 from narrowpass_onnxruntime.session.errors import ErrorName, error, unsupported
-from narrowpass_onnxruntime.session.metadata import OVERRIDABLE_SINCE, Interface
+from narrowpass_onnxruntime.session.inspection import OVERRIDABLE_SINCE, interface_of
+from narrowpass_onnxruntime.session.metadata import Interface
 
 _ORT_IDENTIFIER = b"ORTM"
 """What bytes 4 to 8 of a file in onnxruntime's own format are."""
@@ -96,7 +97,7 @@ class Source:
         for function in proto.functions:
             external |= {str(Path(self.folder, each)) for each in _locations(function)}
         status = {path: status_of(Path(path)) for path in sorted(external)}
-        return Opened(self, proto, Interface.of(proto), status)
+        return Opened(self, proto, interface_of(proto), status)
 
     def _parse(self) -> onnx.ModelProto:
         if self.data is None and not Path(self.path).is_file():
