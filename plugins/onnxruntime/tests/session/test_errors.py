@@ -19,6 +19,7 @@ from session_kit import (
 )
 
 X = np.ones((2, 3), np.float32)
+VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 TERMINATED = onnxruntime.RunOptions()
 TERMINATED.terminate = True
 
@@ -128,7 +129,11 @@ def test_bytes_that_are_no_model(case, tmp_path):
     for given in (path, str(path), BAD_FILES[case]):
         original = raised(lambda given=given: ORIGINAL(given, enable_fallback=0))
         ours = raised(OURS, given)
-        assert type(ours) is type(original)
+        if case in ("empty", "no graph") and VERSION < (1, 32):
+            assert type(original).__name__ == "Fail"  # later ones are more exact
+            assert type(ours).__name__ == "InvalidArgument"
+        else:
+            assert type(ours) is type(original)
 
 
 def test_paths_that_lead_nowhere(tmp_path):
