@@ -130,7 +130,8 @@ def test_bytes_that_are_no_model(case, tmp_path):
         original = raised(lambda given=given: ORIGINAL(given, enable_fallback=0))
         ours = raised(OURS, given)
         if case in ("empty", "no graph") and VERSION < (1, 32):
-            assert type(original).__name__ == "Fail"  # later ones are more exact
+            # Of a path it is a Fail in these versions.
+            assert type(original).__name__ in ("Fail", "InvalidArgument")
             assert type(ours).__name__ == "InvalidArgument"
         else:
             assert type(ours) is type(original)
