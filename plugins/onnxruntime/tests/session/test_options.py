@@ -91,23 +91,40 @@ def test_reading_options_changes_none_of_them(tmp_path):
     assert len([*tmp_path.iterdir()]) == 2  # nothing was written by the probe
 
 
-def test_initializers_given_with_options_are_refused(tmp_path):
-    weight = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones((3, 3), np.float32))
-    added, outside = options(), options()
-    added.add_initializer("w", weight)
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_initializers_given_with_options(kind):
+    """They take the place of the model's, in this session alone. Small whole numbers are exact."""
+    weight = tensor(np.ones((3, 3), kind), "w")
+    added = model(
+        [node("Add", ["x", "w"], ["y"])],
+        [value("x", ("n", 3), weight.data_type)],
+        [value("y", ("n", 3), weight.data_type)],
+        [weight, tensor(np.zeros(1, np.float32), "x_")],
+    )
+    given = onnxruntime.OrtValue.ortvalue_from_numpy(np.arange(9).reshape(3, 3).astype(kind))
+    chosen = options()
+    chosen.add_initializer("w", given)
+    chosen.add_initializer("another", given)
+    original, ours = both(added, chosen)
+    feeds = {"x": np.arange(9).reshape(3, 3).astype(kind)}
+    expected = original.run(None, feeds)[0]
+    assert expected.sum() == 2 * np.arange(9).sum()
+    assert np.array_equal(ours.run(None, feeds)[0], expected)
+    assert OURS(added).run(None, feeds)[0].sum() == np.arange(9).sum() + 9
+
+
+def test_initializers_that_do_not_fit(tmp_path):
+    chosen, outside = options(), options()
+    weight = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones((3, 4), np.float32))
+    chosen.add_initializer("w", weight)
+    with pytest.raises(Exception, match=r"float\[3, 4\] for 'w', which is float\[3, 3\]") as caught:
+        OURS(perceptron().SerializeToString(), chosen)
+    assert type(caught.value).__name__ == "Fail"
     outside.add_external_initializers(["w"], [weight])
-    data = perceptron().SerializeToString()
-    refused("SessionOptions.add_initializer", lambda: OURS(data, added))
     path = external(tmp_path, width=3)
     refused("SessionOptions.add_external_initializers", lambda: OURS(path, outside))
     (tmp_path / "weights.bin").unlink()  # that is what the option is for
     refused("SessionOptions.add_external_initializers", lambda: OURS(path, outside))
-    integers, numbers = options(), onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(4, np.int64))
-    integers.add_initializer("w", numbers)  # which nobody else keeps alive
-    refused("SessionOptions.add_initializer", lambda: OURS(data, integers))
-    unrelated = options()
-    unrelated.add_initializer("another", weight)
-    assert OURS(data, unrelated).run(["z"], {"x": X})[0].shape == (2, 3)
 
 
 @pytest.mark.parametrize(

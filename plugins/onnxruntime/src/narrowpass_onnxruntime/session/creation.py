@@ -18,10 +18,10 @@ from narrowpass.framework.config import registry_for
 from narrowpass.framework.options import quote
 from narrowpass.framework.plugins import Plugins, installed_plugins
 from narrowpass.runtime.backend import Backend, Program
-from narrowpass_onnxruntime.session.dimensions import Overrides, forget_names
 from narrowpass_onnxruntime.session.inspection import interface_of_program
 from narrowpass_onnxruntime.session.metadata import Interface
 from narrowpass_onnxruntime.session.options import SessionSettings
+from narrowpass_onnxruntime.session.overrides import Overrides, forget_names
 from narrowpass_onnxruntime.session.providers import ProviderOptions
 from narrowpass_onnxruntime.session.source import Opened, Source, status_of, translated
 from narrowpass_onnxruntime.session.store import Note, Store, default_folder

@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from narrowpass_onnxruntime.session.dimensions import Overrides
 from narrowpass_onnxruntime.session.errors import unsupported
 from narrowpass_onnxruntime.session.metadata import Interface
 from narrowpass_onnxruntime.session.options import NATIVE_ONLY, config_entry
+from narrowpass_onnxruntime.session.overrides import Overrides
 
-_MARK = np.float32(0.1234567)
-"""The value of each initializer of the probe; another one has been put in its place."""
+Array = np.ndarray[Any, Any]
+
+_MARK = np.array([0x7FC54321], np.uint32).view(np.float32)
+"""The value of each initializer of the probe, a NaN; another one has been put in its place."""
 
 _QUIET: Mapping[str, Any] = {
     "enable_profiling": False,
@@ -33,14 +35,14 @@ _turn = threading.Lock()
 
 
 def overrides_of(options: Any, interface: Interface) -> Overrides:
-    """Return the free dimensions of a model that session options fix.
+    """Return what session options change in a model.
 
     Args:
         options: ``onnxruntime.SessionOptions``.
         interface: of the model.
 
     Raises:
-        NotImplemented: initializers are given with the options.
+        NotImplemented: external initializers are given with the options.
     """
     symbols = _symbols(interface)
     denotations = sorted({name for each in interface.denotations.values() for name in each if name})
@@ -57,13 +59,13 @@ def overrides_of(options: Any, interface: Interface) -> Overrides:
                     "SessionOptions.add_external_initializers", "store them with the model"
                 ) from problem
             raise
-    _check_initializers(session, interface.initializers, len(symbols) + len(denotations))
     sizes = [arg.shape[0] for arg in session.inputs_meta][1:]
     named = zip(symbols, sizes, strict=False)
     denoted = zip(denotations, sizes[len(symbols) :], strict=True)
     return Overrides(
         {name: size for name, size in named if isinstance(size, int)},
         {name: size for name, size in denoted if isinstance(size, int)},
+        _replaced(session, interface.initializers),
     )
 
 
@@ -73,7 +75,7 @@ def _symbols(interface: Interface) -> list[str]:
 
 
 def _probe(symbols: list[str], denotations: list[str], initializers: tuple[str, ...]) -> bytes:
-    """Return a model with an input for each symbol and denotation, and an Add per initializer."""
+    """Return a model with an input for each symbol and denotation, and initializers as outputs."""
     taken = {*initializers}
     inputs = [helper.make_tensor_value_info(_free("x", taken), TensorProto.FLOAT, [1])]
     for index, symbol in enumerate(symbols):
@@ -84,18 +86,17 @@ def _probe(symbols: list[str], denotations: list[str], initializers: tuple[str, 
         value = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None])
         value.type.tensor_type.shape.dim[0].denotation = denotation
         inputs.append(value)
-    nodes = [helper.make_node("Identity", [inputs[0].name], [_free("y", taken)])]
-    for index, name in enumerate(initializers):
-        nodes.append(helper.make_node("Add", [inputs[0].name, name], [_free(f"a{index}", taken)]))
+    first = _free("y", taken)
     outputs = [
-        helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None) for node in nodes
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        for name in (first, *initializers)
     ]
     graph = helper.make_graph(
-        nodes,
+        [helper.make_node("Identity", [inputs[0].name], [first])],
         "probe",
         inputs,
         outputs,
-        [helper.make_tensor(name, TensorProto.FLOAT, [1], [float(_MARK)]) for name in initializers],
+        [numpy_helper.from_array(_MARK, name) for name in initializers],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     serialized: bytes = model.SerializeToString()
@@ -108,26 +109,32 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _check_initializers(session: Any, initializers: tuple[str, ...], others: int) -> None:
-    """Compare each initializer of the probe with what it was created with.
+def _replaced(session: Any, initializers: tuple[str, ...]) -> dict[str, Array]:
+    """Return the initializers of the probe that are not what it was created with.
 
     Raises:
-        NotImplemented: one is another.
+        NotImplemented: one of a type that onnxruntime does not return as an array.
     """
     if not initializers:
-        return
-    feeds = {arg.name: np.zeros(1, np.float32) for arg in session.inputs_meta[:1]}
-    for arg in session.inputs_meta[1 : 1 + others]:
-        size = arg.shape[0]
-        feeds[arg.name] = np.zeros(size if isinstance(size, int) else 1, np.float32)
-    names = [arg.name for arg in session.outputs_meta]
+        return {}
+    feeds = {
+        arg.name: np.zeros(arg.shape[0] if isinstance(arg.shape[0], int) else 1, np.float32)
+        for arg in session.inputs_meta
+    }
     try:
-        found = session.run(names, feeds, None)[1:]
-        same = all(value.shape == (1,) and value[0] == _MARK for value in found)
-    except Exception:  # noqa: BLE001  # the Add fails on an initializer of another type
-        same = False
-    if not same:
-        raise unsupported("SessionOptions.add_initializer", "store the initializer in the model")
+        found = session.run(list(initializers), feeds, None)
+    except Exception as problem:
+        raise unsupported(
+            "SessionOptions.add_initializer with a value of this type",
+            "store the initializer in the model",
+        ) from problem
+    return {
+        name: array
+        for name, array in zip(initializers, found, strict=True)
+        if array.dtype != _MARK.dtype
+        or array.shape != _MARK.shape
+        or array.view(np.uint32)[0] != _MARK.view(np.uint32)[0]
+    }
 
 
 @contextlib.contextmanager

@@ -17,12 +17,12 @@ from narrowpass.bundle import is_bundle
 from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass_onnxruntime.session.binding import IOBinding
 from narrowpass_onnxruntime.session.creation import Created, Request, create
-from narrowpass_onnxruntime.session.dimensions import Overrides
 from narrowpass_onnxruntime.session.errors import error, is_installed, unsupported
 from narrowpass_onnxruntime.session.feeding import Feeding
 from narrowpass_onnxruntime.session.metadata import Interface, ModelMetadata, NodeArg
 from narrowpass_onnxruntime.session.optimized import write_optimized
 from narrowpass_onnxruntime.session.options import SessionSettings, check_run_options
+from narrowpass_onnxruntime.session.overrides import Overrides
 from narrowpass_onnxruntime.session.profile import Profile
 from narrowpass_onnxruntime.session.providers import Providers
 from narrowpass_onnxruntime.session.source import Source

@@ -1,39 +1,58 @@
-"""Free dimensions that a caller fixes when a session is created."""
+"""Free dimensions that a caller fixes, and initializers that it replaces, in one session."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_onnxruntime.session.errors import error
 from narrowpass_onnxruntime.session.metadata import Dim, Interface, NodeArg
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """Sizes of free dimensions.
+    """What session options change in a model.
 
     Attributes:
         by_name: of the dimensions that have a symbolic name.
         by_denotation: of the inputs' dimensions that have a denotation, such as ``DATA_BATCH``.
+        initializers: values that take the place of those in the model, by name.
     """
 
     by_name: Mapping[str, int] = field(default_factory=dict)
     by_denotation: Mapping[str, int] = field(default_factory=dict)
+    initializers: Mapping[str, Array] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.by_name or self.by_denotation)
+        return bool(self.by_name or self.by_denotation or self.initializers)
 
     def __str__(self) -> str:
-        return f"{sorted(self.by_name.items())} {sorted(self.by_denotation.items())}"
+        digests = {
+            name: hashlib.sha256(array.tobytes()).hexdigest()
+            for name, array in self.initializers.items()
+        }
+        each = (self.by_name, self.by_denotation, digests)
+        return " ".join(str(sorted(values.items())) for values in each)
 
     def apply(self, model: ir.Model, interface: Interface) -> None:
-        """Fix the dimensions of a model, in place."""
+        """Change a model, in place.
+
+        Raises:
+            Fail: an initializer of another type or shape than the one that it replaces.
+        """
         if not self:
             return
+        for name, array in self.initializers.items():
+            _replace(model.graph.initializers[name], array)
         for value in _values(model):
             if value.shape is not None:
                 value.shape = ir.Shape(
@@ -52,7 +71,7 @@ class Overrides:
         return self.by_name.get(name, dim)
 
     def shown(self, interface: Interface) -> Interface:
-        """Return the interface of a model whose dimensions are fixed."""
+        """Return the interface of a model that was changed."""
         if not self:
             return interface
         return dataclasses.replace(
@@ -71,6 +90,19 @@ class Overrides:
             for denotation, dim in zip(denotations, arg.shape, strict=True)
         ]
         return NodeArg(arg.name, arg.type, shape)
+
+
+def _replace(value: ir.Value, array: Array) -> None:
+    """Replace the tensor of an initializer."""
+    tensor, given = value.const_value, ir.tensor(array, name=value.name)
+    if tensor is None or (given.dtype, given.shape) != (tensor.dtype, tensor.shape):
+        found = "" if tensor is None else f"{tensor.dtype.name.lower()}{list(tensor.shape)}"
+        raise error(
+            "Fail",
+            f"SessionOptions.add_initializer has {given.dtype.name.lower()}{list(given.shape)} "
+            f"for {value.name!r}, which is {found} in the model; pass one like it",
+        )
+    value.const_value = given
 
 
 def forget_names(model: ir.Model) -> None:
