@@ -1,6 +1,6 @@
 """Sessions of narrowpass beside onnxruntime's: the cost of a call, of creation, whole packages.
 
-    python benchmarks/inference_session.py FOLDER [--part overhead|creation|packages ...]
+    python benchmarks/provider/inference_session.py FOLDER [--part overhead|creation|packages ...]
         [--threads 1] [--runs 5]
 
 Each figure is the median of `--runs`. FOLDER takes the model and the cache.
