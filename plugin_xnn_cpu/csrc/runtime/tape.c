@@ -53,6 +53,13 @@ int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
   return status;
 }
 
+int np_tape_call_run(void *call) {
+  const np_tape_call *tape = call;
+  size_t failed;
+  return np_run(tape->steps, tape->count, tape->buffers, tape->workspace, tape->workers, NULL,
+                &failed, NULL, NULL);
+}
+
 static void move_buffers(np_loop *loop, void **buffers, size_t i) {
   for (size_t k = 0; k < loop->place_count; k++) {
     np_place *place = &loop->places[k];

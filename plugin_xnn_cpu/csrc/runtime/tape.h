@@ -38,6 +38,18 @@ int np_run(np_step *steps, size_t count, void *const *buffers, void *workspace,
            np_workers *workers, uint64_t *nanoseconds, size_t *failed, int (*ask)(void *context),
            void *context);
 
+/* The arguments of a run of a tape again and again, for a caller that binds `buffers` itself. */
+typedef struct {
+  np_step *steps;
+  size_t count;
+  void **buffers;
+  void *workspace;
+  np_workers *workers;
+} np_tape_call;
+
+/* Run a `np_tape_call`, which nothing cancels; return 0, or the status of the step that failed. */
+int np_tape_call_run(void *call);
+
 /* Whether the bytes that kernels may read beyond `size` bytes at `start` lie in the page of the
  * last of these, which is mapped. */
 int np_overread_stays_in_page(const void *start, size_t size);

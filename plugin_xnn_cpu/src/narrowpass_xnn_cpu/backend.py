@@ -86,6 +86,17 @@ class XnnCpuBackend(Backend):
 
         return supports(XnnLowering(), node)
 
+    def fallbacks(self, model: ir.Model) -> Mapping[str, str]:
+        """Return the nodes that a program would not run in a partition, by name, with the reasons.
+
+        Raises:
+            BackendError: an operator that nothing computes.
+        """
+        from narrowpass_planning.program import fallbacks
+        from narrowpass_xnn_cpu.lowering import XnnLowering
+
+        return fallbacks(XnnLowering(winograd=self.winograd), model)
+
     @property
     def classifier(self) -> OpClassifier:  # type: ignore[override]  # created when read
         """Keeps nodes without a native kernel in their original type."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.allocator import HEAP, allocate_bytes
-from narrowpass_planning.plan.executor import Entry
+from narrowpass_planning.plan.executor import Entry, NativeCall
 from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension, meaning
 from narrowpass_xnn_cpu.native.operator import Operator
@@ -146,6 +146,19 @@ class Tape:
             loop,
         )
         self._finish(status)
+
+    def call(self, pool: ThreadPool) -> NativeCall:
+        """See `narrowpass_planning.plan.executor.Tape.call`."""
+        ffi, lib = self._ffi, self._lib
+        call = ffi.new("np_tape_call *")
+        call.steps, call.count = self._steps, len(self._entries)
+        call.buffers, call.workspace = self._buffers, self._workspace
+        call.workers = pool.workers
+        function = ffi.addressof(lib, "np_tape_call_run")
+        run, argument, buffers = (
+            int(ffi.cast("uintptr_t", pointer)) for pointer in (function, call, self._buffers)
+        )
+        return NativeCall(run, argument, buffers, extra_bytes(), pool.process, (call, self, pool))
 
     def _finish(self, status: int) -> None:
         """Raise for the status of a run, and record which operators are set up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -368,6 +369,10 @@ class BoundPartition:
         for name, source in copied:
             results[name] = source.copy()
         return results
+
+    def direct(self) -> list[tuple[str, Shape, np.dtype[Any], list[tuple[int, int]]]]:
+        """Return the outputs that are computed in their arrays: name, shape, type and buffers."""
+        return [(out.name, out.shape, out.slot.dtype, out.binds) for out in self._direct]
 
     def output_sources(self) -> dict[str, OutputSource]:
         """Return the source of each output, by name; valid until the partition runs again."""

@@ -44,6 +44,28 @@ class Entry:
     alone: bool = False
 
 
+@dataclass(frozen=True)
+class NativeCall:
+    """A tape as code in C runs it, without Python.
+
+    Attributes:
+        run: the address of a function, ``int run(void *argument)``; it returns 0, or the status of
+            a step that failed.
+        argument: the address that it is called with.
+        buffers: the address of the array with the addresses of the tape's buffers.
+        extra_bytes: that kernels may read after a buffer.
+        process: whose threads it runs on; a forked child has none of them.
+        kept: what lives as long as the addresses are used.
+    """
+
+    run: int
+    argument: int
+    buffers: int
+    extra_bytes: int
+    process: int
+    kept: tuple[Any, ...]
+
+
 class Tape(Protocol):
     """A sequence of kernel calls over numbered buffers. It is not run by two threads at once.
 
@@ -84,6 +106,12 @@ class Tape(Protocol):
 
         Raises:
             BackendError: a step that failed; the message names its node.
+        """
+
+    def call(self, pool: Any) -> NativeCall | None:
+        """Return the tape as C runs it, after it has run; None where only Python can.
+
+        Valid until a step is replaced or the workspace is bound to other memory.
         """
 
 

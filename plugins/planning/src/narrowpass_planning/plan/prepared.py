@@ -17,6 +17,7 @@ from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.replay import Replay, ReplayFeed, ReplayResult
 
 Array = np.ndarray[Any, Any]
 
@@ -84,3 +85,29 @@ class PreparedRun:
         if self._outputs is None:
             return results
         return {name: results[name] for name in self._outputs}
+
+    def replay(self) -> Replay | None:
+        """Return the run for a caller without Python; None where the tape needs Python.
+
+        It is valid until the partition runs for other shapes.
+        """
+        call = self._bound.tape.call(self._pool)
+        if call is None:
+            return None
+        results = {
+            name: ReplayResult(name, dtype, shape, tuple(binds), None)
+            for name, shape, dtype, binds in self._bound.direct()
+        }
+        for name, source in self._copied:
+            dense = np.ascontiguousarray(source)
+            results[name] = ReplayResult(name, dense.dtype, dense.shape, (), dense)
+        order = [*results] if self._outputs is None else self._outputs
+        return Replay(
+            tuple(
+                ReplayFeed(name, dtype, shape, tuple(binds or ()))
+                for name, dtype, shape, binds in self._feeds
+            ),
+            tuple(results[name] for name in order),
+            call,
+            (self._bound, self._workspace.memory),
+        )

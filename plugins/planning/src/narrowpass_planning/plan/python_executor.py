@@ -93,6 +93,9 @@ class PythonTape:
     def bind_workspace(self, memory: Array, offset: int) -> None:
         """Do nothing: numpy allocates what kernels need."""
 
+    def call(self, pool: OneThread) -> None:
+        """Return None: the steps are functions of Python."""
+
     def run(self, pool: OneThread, *, timed: bool = False) -> Array | None:
         """Call all steps.
 

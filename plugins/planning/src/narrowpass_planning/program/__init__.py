@@ -3,7 +3,7 @@
 from narrowpass_planning.program.builder import SlotBuilder
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
 from narrowpass_planning.program.program import PlannedProgram
-from narrowpass_planning.program.support import NativeClassifier, supports
+from narrowpass_planning.program.support import NativeClassifier, fallbacks, supports
 
 __all__ = [
     "Lowering",
@@ -12,5 +12,6 @@ __all__ = [
     "SlotBuilder",
     "Source",
     "StepMeter",
+    "fallbacks",
     "supports",
 ]

@@ -33,6 +33,7 @@ from narrowpass_planning.host.nodes import HostNode
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import PreparedRun
+from narrowpass_planning.plan.replay import Replay
 from narrowpass_planning.plan.step import Times
 from narrowpass_planning.program.appending import AppendingMethods
 from narrowpass_planning.program.compiler import MethodCompiler
@@ -163,6 +164,23 @@ class PlannedProgram(Program):
         if prepared is not None and self._methods is not None:
             self._prepared[name] = prepared
         return results
+
+    def replay(self, feeds: Feeds, method: str = "main") -> Replay | None:
+        """Return the run of a method for a caller without Python; see `Replay`.
+
+        Args:
+            feeds: arrays; the method has just run on others of these types and shapes.
+            method: its name.
+
+        Returns:
+            None where more than one partition runs, or where an output is a feed.
+        """
+        chosen = self._choose(method)
+        feeds = chosen.check(feeds)
+        variant = self._open().variant(chosen, feeds)
+        with variant.workspace.entered():
+            prepared = variant.prepare(feeds, self.threads())
+            return None if prepared is None else prepared.replay()
 
     def observe(self, feeds: Feeds, meters: Mapping[str, Meter], method: str = "main") -> None:
         """Run a method, and update meters from its values; see `Program.observe`."""

@@ -1,0 +1,109 @@
+"""The functions that C calls: each turns exceptions into statuses of onnxruntime."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+from collections.abc import Callable
+from typing import Any
+
+from narrowpass_onnxruntime.provider.group import Group
+from narrowpass_onnxruntime.provider.library import failure, ffi, lib, one, ort, text
+from narrowpass_onnxruntime.provider.log import Log
+from narrowpass_onnxruntime.provider.options import Options
+from narrowpass_onnxruntime.provider.session import ProviderSession
+
+_PREFIX = "ep.narrowpassexecutionprovider."
+
+_alive: dict[Any, object] = {}
+"""Handles that C has, with what they stand for."""
+
+
+def start() -> None:
+    """Let C call Python, until the interpreter exits."""
+    lib.np_set_alive(True)
+    atexit.register(lib.np_set_alive, False)
+
+
+def _handle(thing: object) -> Any:
+    handle = ffi.new_handle(thing)
+    _alive[handle] = thing
+    return handle
+
+
+def _guarded(call: Callable[[], None]) -> Any:
+    try:
+        call()
+    except KeyboardInterrupt:
+        _thread.interrupt_main()  # raised again where Python goes on
+        return failure("the run was interrupted")
+    except BaseException as error:  # C has no exceptions
+        return failure(str(error) or type(error).__name__)
+    return ffi.NULL
+
+
+@ffi.def_extern()
+def np_create_ep(ep: Any, options: Any, logger: Any) -> Any:
+    """Create what the provider is in a session."""
+
+    def create() -> None:
+        session = ProviderSession(Options.parse(_entries(options)), Log(logger))
+        ep.handle = _handle(session)
+
+    return _guarded(create)
+
+
+@ffi.def_extern()
+def np_get_capability(ep: Any, graph: Any, info: Any) -> Any:
+    """Claim nodes of a graph."""
+    session: ProviderSession = ffi.from_handle(ep.handle)
+    return _guarded(lambda: session.choose(graph, info))
+
+
+@ffi.def_extern()
+def np_compile(ep: Any, graphs: Any, fused: Any, count: int, infos: Any) -> Any:
+    """Return kernels for the groups that were claimed."""
+    session: ProviderSession = ffi.from_handle(ep.handle)
+
+    def create() -> None:
+        groups = session.kernels(
+            [graphs[index] for index in range(count)], [fused[index] for index in range(count)]
+        )
+        for index, group in enumerate(groups):
+            kernel = lib.np_kernel_new(_handle(group))
+            if kernel == ffi.NULL:
+                raise MemoryError("out of memory")
+            infos[index] = lib.np_kernel_info(kernel)
+
+    return _guarded(create)
+
+
+@ffi.def_extern()
+def np_compute_in_python(kernel: Any, context: Any) -> Any:
+    """Run a group."""
+    group: Group = ffi.from_handle(lib.np_kernel_handle(kernel))
+    return _guarded(lambda: group.run(kernel, context))
+
+
+@ffi.def_extern()
+def np_forget(handle: Any) -> None:
+    """Let go of what a handle stands for."""
+    _alive.pop(handle, None)
+
+
+def _entries(options: Any) -> dict[str, str]:
+    """Return the provider's options among those of a session."""
+    api = ort()
+    pairs = one("OrtKeyValuePairs *", api.GetSessionOptionsConfigEntries, options)
+    try:
+        keys, values = ffi.new("const char *const **"), ffi.new("const char *const **")
+        count = ffi.new("size_t *")
+        api.GetKeyValuePairs(pairs, keys, values, count)
+        found = {text(keys[0][i]): text(values[0][i]) for i in range(count[0])}
+    finally:
+        api.ReleaseKeyValuePairs(pairs)
+    return {
+        name.removeprefix(_PREFIX): value
+        for name, value in found.items()
+        if name.startswith(_PREFIX)
+    }

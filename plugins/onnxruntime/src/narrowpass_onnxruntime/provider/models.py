@@ -1,0 +1,77 @@
+"""Models of groups of nodes, as the backend compiles them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import onnx_ir as ir
+
+from narrowpass_onnxruntime.provider.graph import Graph, Node
+
+_IR_VERSION = 10
+
+
+def model_of(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> ir.Model:
+    """Return the model of some nodes of a graph; its constants are copies.
+
+    Args:
+        graph: that the nodes belong to.
+        nodes: in topological order.
+        outputs: names of the values that are computed for others.
+
+    Returns:
+        A model whose inputs are what the nodes read and do not compute, in the order of their use.
+    """
+    values: dict[str, ir.Value] = {}
+
+    def value(name: str) -> ir.Value:
+        if name not in values:
+            dims = graph.shapes.get(name)
+            dtype = graph.types.get(name)
+            values[name] = ir.Value(
+                name=name,
+                type=None if dtype is None else ir.TensorType(dtype),
+                shape=None if dims is None else ir.Shape(dims),
+            )
+        return values[name]
+
+    made: list[ir.Node] = []
+    for node in nodes:
+        made.append(
+            ir.Node(
+                node.domain,
+                node.op_type,
+                [value(name) if name else None for name in node.inputs],
+                node.attributes or (),
+                outputs=[value(name) if name else ir.Value(name="") for name in node.outputs],
+                name=node.name,
+            )
+        )
+    computed = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    constants = [name for name in read if name in graph.constants and name not in computed]
+    for name in constants:
+        values[name].const_value = graph.constants[name].copy(name)
+    inputs = [name for name in read if name not in computed and name not in graph.constants]
+    return ir.Model(
+        ir.Graph(
+            [values[name] for name in inputs],
+            [values[name] for name in outputs],
+            nodes=made,
+            initializers=[values[name] for name in constants],
+            opset_imports=_opsets(graph, nodes),
+            name="group",
+        ),
+        ir_version=_IR_VERSION,
+    )
+
+
+def results_of(graph: Graph, nodes: Sequence[Node], others: Collection[Node]) -> list[str]:
+    """Return the names of what nodes compute for other nodes or as outputs of the graph."""
+    wanted = {name for node in others for name in (*node.inputs, *node.captured)} | graph.outputs
+    return [name for node in nodes for name in node.outputs if name in wanted]
+
+
+def _opsets(graph: Graph, nodes: Sequence[Node]) -> dict[str, int]:
+    used = {"", *(node.domain for node in nodes)}
+    return {domain: graph.opsets[domain] for domain in sorted(used) if domain in graph.opsets}

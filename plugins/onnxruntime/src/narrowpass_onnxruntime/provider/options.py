@@ -1,0 +1,67 @@
+"""The provider's options, as text beside the provider's name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from narrowpass.errors import UsageError
+
+_TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a session asks of the provider.
+
+    Attributes:
+        threads: that a run may use; None for as many as the process may run on.
+        pipeline: text of the passes that run on each group of nodes; empty for none.
+        cache_dir: the folder of packed weights; None for the user's cache directory.
+        require_native: whether a node that is left to another provider is an error.
+    """
+
+    threads: int | None = None
+    pipeline: str = ""
+    cache_dir: Path | None = None
+    require_native: bool = False
+
+    @classmethod
+    def parse(cls, entries: Mapping[str, str]) -> Options:
+        """Read the options.
+
+        Args:
+            entries: text by the option's name.
+
+        Raises:
+            UsageError: an unknown option, or a value that does not fit; with what would.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in entries:
+            if name not in known:
+                raise UsageError(
+                    f"unknown option {name!r} of the provider; known are {', '.join(known)}"
+                )
+        folder = entries.get("cache_dir", "")
+        return cls(
+            threads=_count(entries.get("threads", "")),
+            pipeline=entries.get("pipeline", ""),
+            cache_dir=Path(folder).expanduser() if folder else None,
+            require_native=_flag("require_native", entries.get("require_native", "false")),
+        )
+
+
+def _count(text: str) -> int | None:
+    if not text or text == "0":
+        return None  # as onnxruntime's own options have it
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"`threads` is a number, 0 for all processors, not {text!r}")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise UsageError(f"`{name}` is true or false, not {text!r}")
+    return text.lower() in _TRUE

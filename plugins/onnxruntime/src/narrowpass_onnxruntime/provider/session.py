@@ -1,0 +1,176 @@
+"""What the provider does for one session: it chooses nodes, and compiles them in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+import narrowpass
+from narrowpass.bundle import Bundle
+from narrowpass.errors import BackendError, NarrowpassError
+from narrowpass_onnxruntime.provider.graph import (
+    Graph,
+    Node,
+    input_names,
+    is_nested,
+    output_names,
+    read_graph,
+)
+from narrowpass_onnxruntime.provider.group import Group
+from narrowpass_onnxruntime.provider.groups import groups_of, pays
+from narrowpass_onnxruntime.provider.library import OrtError, check, ffi, lib, ort
+from narrowpass_onnxruntime.provider.log import Log
+from narrowpass_onnxruntime.provider.models import model_of, results_of
+from narrowpass_onnxruntime.provider.options import Options
+
+_BACKEND = "xnn-cpu"
+_DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
+
+
+class ProviderSession:
+    """The provider of one session of onnxruntime.
+
+    Args:
+        options: of the provider.
+        log: of the session.
+
+    Raises:
+        UsageError: the backend is not installed.
+        BackendError: it cannot run here.
+    """
+
+    def __init__(self, options: Options, log: Log) -> None:
+        self._options, self._log = options, log
+        self._backend = narrowpass.load_plugins().registry.backend(_BACKEND)
+        self._groups: list[Group] = []
+
+    def choose(self, pointer: Any, info: Any) -> None:
+        """Compile the groups of a graph, and claim the nodes of those that compiled.
+
+        Args:
+            pointer: ``const OrtGraph *``.
+            info: ``OrtEpGraphSupportInfo *``.
+
+        Raises:
+            OrtError: onnxruntime refuses to say something.
+            BackendError: nodes are left, and none may be.
+        """
+        if is_nested(pointer):
+            return
+        graph = read_graph(pointer)
+        reasons = self._reasons(graph)
+        groups = groups_of(graph.nodes, lambda node: node.name not in reasons)
+        whole = not reasons and len(groups) == 1
+        for nodes in groups:
+            if not whole and not self._options.require_native and not pays(nodes):
+                reasons.update((node.name, "a small group does not pay") for node in nodes)
+                continue
+            try:
+                group = self._compile(graph, nodes)
+            except Exception as error:  # whatever it is, the session runs without the group
+                named = f"{len(nodes)} nodes from {nodes[0].op_type} {nodes[0].name!r} on"
+                self._log.warn(f"{named} are left to other providers: {error}")
+                reasons.update((node.name, str(error)) for node in nodes)
+                continue
+            self._groups.append(group)
+            _claim(info, nodes)
+        self._report(graph, reasons)
+
+    def kernels(self, graphs: Sequence[Any], fused: Sequence[Any]) -> list[Group]:
+        """Return the compiled groups of graphs that onnxruntime has fused.
+
+        Args:
+            graphs: each ``const OrtGraph *``, of the nodes of one group.
+            fused: the node in place of each, ``const OrtNode *``.
+        """
+        found = []
+        for node in fused:
+            outputs = output_names(node)
+            group = next(each for each in self._groups if each.computed.issuperset(outputs))
+            group.inputs, group.outputs = input_names(node), outputs
+            found.append(group)
+        return found
+
+    def _reasons(self, graph: Graph) -> dict[str, str]:
+        """Return why nodes cannot be in groups, by their names."""
+        reasons: dict[str, str] = {}
+        for node in graph.nodes:
+            reason = _outside(graph, node)
+            if reason:
+                reasons[node.name] = reason
+        while True:
+            left = [node for node in graph.nodes if node.name not in reasons]
+            found = self._fallbacks(graph, left)
+            if not found:
+                return reasons
+            reasons.update(found)
+
+    def _fallbacks(self, graph: Graph, nodes: Sequence[Node]) -> dict[str, str]:
+        if not nodes:
+            return {}
+        others = [node for node in graph.nodes if node not in nodes]
+        model = model_of(graph, nodes, results_of(graph, nodes, others))
+        try:
+            return dict(self._backend.fallbacks(model))
+        except BackendError as error:
+            # Some operator is unknown: each is asked for alone.
+            alone = {
+                node.name: answer.reason
+                for node, given in zip(nodes, model.graph, strict=True)
+                if isinstance(answer := self._backend.supports(given), narrowpass.Reject)
+            }
+            return alone or {node.name: str(error) for node in nodes}
+
+    def _compile(self, graph: Graph, nodes: Sequence[Node]) -> Group:
+        others = [node for node in graph.nodes if node not in nodes]
+        model = model_of(graph, nodes, results_of(graph, nodes, others))
+        options = self._options
+        bundle = Bundle({"main": model}, states=())
+        if options.pipeline:
+            bundle = narrowpass.build(model, options.pipeline, target=self._backend, states=())
+        program = narrowpass.load(
+            bundle, self._backend, threads=options.threads, cache="memory", cache_dir=options.cache_dir
+        )
+        computed = frozenset(name for node in nodes for name in node.outputs if name)
+        return Group(nodes[0].name, program, computed)
+
+    def _report(self, graph: Graph, reasons: dict[str, str]) -> None:
+        left = [node for node in graph.nodes if node.name in reasons]
+        self._log.info(f"{len(graph.nodes) - len(left)} of {len(graph.nodes)} nodes are taken")
+        listed = [f"{node.op_type} {node.name!r}: {reasons[node.name]}" for node in left]
+        for line in listed:
+            self._log.info(f"left to other providers: {line}")
+        if left and self._options.require_native:
+            shown = "\n  ".join(listed[:10])
+            raise BackendError(f"{len(left)} nodes are not native, and all must be:\n  {shown}")
+
+
+def _outside(graph: Graph, node: Node) -> str:
+    """Return why a node cannot be in any group; empty where it may."""
+    if node.taken:
+        return "another provider has it"
+    if node.nested:
+        return "it has subgraphs"
+    if node.domain not in _DOMAINS:
+        return f"operators of the domain {node.domain!r} are not known"
+    if node.attributes is None:
+        return "an attribute cannot be read"
+    for name in (*node.inputs, *node.outputs):
+        if name and name not in graph.types:
+            return f"{name!r} is no tensor, or its type is not known"
+        if name and graph.types[name] == ir.DataType.STRING:
+            return f"{name!r} holds strings"
+    return ""
+
+
+def _claim(info: Any, nodes: Collection[Node]) -> None:
+    options = ffi.new("OrtNodeFusionOptions *")
+    options.version, options.drop_constant_initializers = lib.NP_API_VERSION, True
+    pointers = ffi.new("const OrtNode *[]", [node.pointer for node in nodes])
+    add = ort().ep.EpGraphSupportInfo_AddNodesToFuse
+    check(add(info, pointers, len(nodes), options))
+
+
+__all__ = ["NarrowpassError", "OrtError", "ProviderSession"]
