@@ -246,7 +246,7 @@ def _read_attribute(pointer: Any) -> ir.Attr | None:
         return ir.AttrFloat32(name, float(np.frombuffer(raw, np.float32)[0]))
     if kind == _FLOATS:
         return ir.AttrFloat32s(name, np.frombuffer(raw, np.float32).tolist())
-    parts = [raw[:-1]] if kind == _STRING else raw.split(b"\0")[:-1]
+    parts = [raw] if kind == _STRING else raw.split(b"\0")[:-1]
     texts = [part.decode("utf-8", "surrogateescape") for part in parts]
     return ir.AttrString(name, texts[0]) if kind == _STRING else ir.AttrStrings(name, texts)
 

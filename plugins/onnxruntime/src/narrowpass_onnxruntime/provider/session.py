@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 import narrowpass
 from narrowpass.bundle import Bundle
-from narrowpass.errors import BackendError, NarrowpassError
+from narrowpass.errors import BackendError
+from narrowpass.framework.plugins import installed_plugins
 from narrowpass_onnxruntime.provider.graph import (
     Graph,
     Node,
@@ -20,7 +21,7 @@ from narrowpass_onnxruntime.provider.graph import (
 )
 from narrowpass_onnxruntime.provider.group import Group
 from narrowpass_onnxruntime.provider.groups import groups_of, pays
-from narrowpass_onnxruntime.provider.library import OrtError, check, ffi, lib, ort
+from narrowpass_onnxruntime.provider.library import check, ffi, lib, ort
 from narrowpass_onnxruntime.provider.log import Log
 from narrowpass_onnxruntime.provider.models import model_of, results_of
 from narrowpass_onnxruntime.provider.options import Options
@@ -43,7 +44,7 @@ class ProviderSession:
 
     def __init__(self, options: Options, log: Log) -> None:
         self._options, self._log = options, log
-        self._backend = narrowpass.load_plugins().registry.backend(_BACKEND)
+        self._backend = installed_plugins().registry.backend(_BACKEND)
         self._groups: list[Group] = []
 
     def choose(self, pointer: Any, info: Any) -> None:
@@ -173,4 +174,3 @@ def _claim(info: Any, nodes: Collection[Node]) -> None:
     check(add(info, pointers, len(nodes), options))
 
 
-__all__ = ["NarrowpassError", "OrtError", "ProviderSession"]
