@@ -25,6 +25,11 @@ def start() -> None:
     atexit.register(lib.np_set_alive, False)
 
 
+def groups() -> list[Group]:
+    """Return the compiled groups of all sessions that are alive, the oldest first."""
+    return [thing for thing in _alive.values() if isinstance(thing, Group)]
+
+
 def _handle(thing: object) -> Any:
     handle = ffi.new_handle(thing)
     _alive[handle] = thing
@@ -73,6 +78,7 @@ def np_compile(ep: Any, graphs: Any, fused: Any, count: int, infos: Any) -> Any:
             kernel = lib.np_kernel_new(_handle(group))
             if kernel == ffi.NULL:
                 raise MemoryError("out of memory")
+            group.kernel = kernel
             infos[index] = lib.np_kernel_info(kernel)
 
     return _guarded(create)
@@ -82,7 +88,7 @@ def np_compile(ep: Any, graphs: Any, fused: Any, count: int, infos: Any) -> Any:
 def np_compute_in_python(kernel: Any, context: Any) -> Any:
     """Run a group."""
     group: Group = ffi.from_handle(lib.np_kernel_handle(kernel))
-    return _guarded(lambda: group.run(kernel, context))
+    return _guarded(lambda: group.run(context))
 
 
 @ffi.def_extern()

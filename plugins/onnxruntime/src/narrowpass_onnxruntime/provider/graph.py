@@ -84,7 +84,7 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, ir.DataType] = field(default_factory=dict)
-    shapes: dict[str, Sequence[int | str | None] | None] = field(default_factory=dict)
+    shapes: dict[str, Sequence[int | str | None]] = field(default_factory=dict)
     constants: dict[str, Tensor] = field(default_factory=dict)
     outputs: set[str] = field(default_factory=set)
     opsets: dict[str, int] = field(default_factory=dict)
@@ -196,7 +196,8 @@ def _read_value(graph: Graph, value: Any, seen: set[str]) -> None:
     if not 0 < number <= _LAST_SHARED_TYPE:
         return
     graph.types[name] = ir.DataType(number)
-    graph.shapes[name] = _read_shape(info)
+    if api.TensorTypeAndShape_HasShape(info):
+        graph.shapes[name] = _read_shape(info)
 
 
 def _read_shape(info: Any) -> Sequence[int | str | None]:

@@ -28,6 +28,7 @@ class Group:
         computed: names of all values that its nodes compute.
         inputs: names of the values that it is fed, in onnxruntime's order.
         outputs: names of the results, likewise.
+        kernel: ``np_kernel *`` that runs it; NULL before there is one.
     """
 
     name: str
@@ -35,21 +36,28 @@ class Group:
     computed: frozenset[str]
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
+    kernel: Any = ffi.NULL
     _signature: object = None
     _kept: list[Any] = field(default_factory=list)
 
-    def run(self, kernel: Any, context: Any) -> None:
-        """Compute what a kernel is asked for, and let C repeat it where that is possible.
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often it ran by Python, and how often without."""
+        python, native = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        lib.np_kernel_counts(self.kernel, python, native)
+        return int(python[0]), int(native[0])
+
+    def run(self, context: Any) -> None:
+        """Compute what the kernel, which is locked, is asked for; let C repeat it where it can.
 
         Args:
-            kernel: ``np_kernel *``, locked.
             context: ``OrtKernelContext *``.
 
         Raises:
             NarrowpassError: the program failed.
             OrtError: onnxruntime refuses memory of a result.
         """
-        lib.np_kernel_set_replay(kernel, ffi.NULL)
+        lib.np_kernel_set_replay(self.kernel, ffi.NULL)
         self._kept = []
         feeds = {name: _feed(context, index) for index, name in enumerate(self.inputs)}
         results = self.program.run(feeds)
@@ -64,7 +72,7 @@ class Group:
             return
         self._signature = None
         self._kept = replay.kept
-        lib.np_kernel_set_replay(kernel, replay.pointer)
+        lib.np_kernel_set_replay(self.kernel, replay.pointer)
 
 
 def _feed(context: Any, index: int) -> Array:

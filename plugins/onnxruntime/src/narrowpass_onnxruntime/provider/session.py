@@ -58,12 +58,10 @@ class ProviderSession:
             OrtError: onnxruntime refuses to say something.
             BackendError: nodes are left, and none may be.
         """
-        if is_nested(pointer):
-            return
         graph = read_graph(pointer)
         reasons = self._reasons(graph)
         groups = groups_of(graph.nodes, lambda node: node.name not in reasons)
-        whole = not reasons and len(groups) == 1
+        whole = not reasons and len(groups) == 1 and not is_nested(pointer)
         for nodes in groups:
             if not whole and not self._options.require_native and not pays(nodes):
                 reasons.update((node.name, "a small group does not pay") for node in nodes)

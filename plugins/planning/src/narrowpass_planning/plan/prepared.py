@@ -87,7 +87,8 @@ class PreparedRun:
         return {name: results[name] for name in self._outputs}
 
     def replay(self) -> Replay | None:
-        """Return the run for a caller without Python; None where the tape needs Python.
+        """Return the run for a caller without Python; None where the tape needs Python,
+        or an output is strided.
 
         It is valid until the partition runs for other shapes.
         """
@@ -99,8 +100,9 @@ class PreparedRun:
             for name, shape, dtype, binds in self._bound.direct()
         }
         for name, source in self._copied:
-            dense = np.ascontiguousarray(source)
-            results[name] = ReplayResult(name, dense.dtype, dense.shape, (), dense)
+            if not source.flags.c_contiguous:
+                return None
+            results[name] = ReplayResult(name, source.dtype, source.shape, (), source)
         order = [*results] if self._outputs is None else self._outputs
         return Replay(
             tuple(

@@ -1,0 +1,8 @@
+"""Adds this folder to the path: its tests import `provider_kit`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
