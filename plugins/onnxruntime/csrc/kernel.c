@@ -16,6 +16,7 @@ struct np_kernel {
   OrtNodeComputeInfo info;
   void *handle;
   pthread_mutex_t lock; /* runs take turns: a program computes in one arena */
+  pid_t process;        /* whose threads take turns */
   const np_replay *replay;
   void **copies; /* of feeds after which nothing may be read, by number */
   size_t *room;  /* bytes of each */
@@ -125,7 +126,13 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
   (void)info;
   np_kernel *kernel = state;
   OrtStatus *status = NULL;
-  /* Before a run waits: whoever runs may wait for the interpreter, which this thread lacks. */
+  if (kernel->process != getpid()) {
+    /* A fork may copy a lock that a thread of the parent holds. */
+    pthread_mutex_init(&kernel->lock, NULL);
+    kernel->process = getpid();
+  }
+  /* Whoever has the lock may wait for the interpreter, which this thread does not hold:
+   * onnxruntime lets go of it for a run. */
   pthread_mutex_lock(&kernel->lock);
   if (!np_is_alive()) {
     status = np_error("the interpreter is shutting down; nothing runs any more");
@@ -148,6 +155,7 @@ np_kernel *np_kernel_new(void *handle) {
   kernel->info.ReleaseState = release_state;
   kernel->handle = handle;
   pthread_mutex_init(&kernel->lock, NULL);
+  kernel->process = getpid();
   return kernel;
 }
 

@@ -6,6 +6,7 @@ Constant initializers are read where they lie, and copied when a model of a grou
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,9 +33,21 @@ class Tensor:
 
     pointer: Any
 
-    def copy(self, name: str) -> ir.TensorProtocol:
-        """Return a tensor of its own memory."""
-        return tensor_of(self.pointer, name)
+    def read(self, name: str, *, copy: bool) -> ir.TensorProtocol:
+        """Return the tensor, in memory of its own where `copy`; else valid during the call."""
+        return tensor_of(self.pointer, name, copy=copy)
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return int(one("size_t", ort().GetTensorSizeInBytes, self.pointer))
+
+    def digest(self) -> str:
+        """Return a hash of its type, shape and bytes."""
+        dtype, shape = element_type(self.pointer)
+        content = hashlib.sha256(f"{dtype} {shape} ".encode())
+        content.update(memory_of(self.pointer))
+        return content.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -265,8 +278,8 @@ def _read_bytes(pointer: Any, kind: int) -> bytes:
     return bytes(ffi.buffer(data, size[0]))
 
 
-def tensor_of(value: Any, name: str) -> ir.TensorProtocol:
-    """Return a copy of a tensor of onnxruntime.
+def tensor_of(value: Any, name: str, *, copy: bool = True) -> ir.TensorProtocol:
+    """Return a tensor of onnxruntime, in memory of its own where `copy`.
 
     Raises:
         TypeError: of a type that cannot be copied byte by byte.
@@ -274,7 +287,9 @@ def tensor_of(value: Any, name: str) -> ir.TensorProtocol:
     dtype, shape = element_type(value)
     if dtype is None or dtype == ir.DataType.STRING:
         raise TypeError(f"tensor {name!r} has elements of another type than numbers")
-    raw = memory_of(value).copy()
+    raw = memory_of(value)
+    if copy:
+        raw = raw.copy()
     if dtype.bitwidth < 8:
         return ir.PackedTensor(raw, dtype, shape=ir.Shape(shape), name=name)
     return ir.Tensor(raw.view(dtype.numpy()).reshape(shape), dtype=dtype, name=name)

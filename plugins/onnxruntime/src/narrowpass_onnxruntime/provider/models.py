@@ -11,13 +11,16 @@ from narrowpass_onnxruntime.provider.graph import Graph, Node
 _IR_VERSION = 10
 
 
-def model_of(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> ir.Model:
-    """Return the model of some nodes of a graph; its constants are copies.
+def model_of(
+    graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], *, copy: bool
+) -> ir.Model:
+    """Return the model of some nodes of a graph.
 
     Args:
         graph: that the nodes belong to.
         nodes: in topological order.
         outputs: names of the values that are computed for others.
+        copy: whether constants are copies. Otherwise the model is valid as long as the graph is.
 
     Returns:
         A model whose inputs are what the nodes read and do not compute, in the order of their use.
@@ -49,9 +52,9 @@ def model_of(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> ir.
         )
     computed = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
-    constants = [name for name in read if name in graph.constants and name not in computed]
+    constants = constants_of(graph, nodes)
     for name in constants:
-        values[name].const_value = graph.constants[name].copy(name)
+        values[name].const_value = graph.constants[name].read(name, copy=copy)
     inputs = [name for name in read if name not in computed and name not in graph.constants]
     return ir.Model(
         ir.Graph(
@@ -64,6 +67,12 @@ def model_of(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> ir.
         ),
         ir_version=_IR_VERSION,
     )
+
+
+def constants_of(graph: Graph, nodes: Sequence[Node]) -> list[str]:
+    """Return the names of the constants that nodes read, in order."""
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    return [name for name in read if name in graph.constants]
 
 
 def results_of(graph: Graph, nodes: Sequence[Node], others: Collection[Node]) -> list[str]:

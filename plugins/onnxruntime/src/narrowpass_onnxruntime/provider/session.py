@@ -8,9 +8,9 @@ from typing import Any
 import onnx_ir as ir
 
 import narrowpass
-from narrowpass.bundle import Bundle
 from narrowpass.errors import BackendError
 from narrowpass.framework.plugins import installed_plugins
+from narrowpass_onnxruntime.provider.compiling import GroupCompiler
 from narrowpass_onnxruntime.provider.graph import (
     Graph,
     Node,
@@ -45,6 +45,7 @@ class ProviderSession:
     def __init__(self, options: Options, log: Log) -> None:
         self._options, self._log = options, log
         self._backend = installed_plugins().registry.backend(_BACKEND)
+        self._compiler = GroupCompiler(self._backend, options, log)
         self._groups: list[Group] = []
 
     def choose(self, pointer: Any, info: Any) -> None:
@@ -109,8 +110,8 @@ class ProviderSession:
     def _fallbacks(self, graph: Graph, nodes: Sequence[Node]) -> dict[str, str]:
         if not nodes:
             return {}
-        others = [node for node in graph.nodes if node not in nodes]
-        model = model_of(graph, nodes, results_of(graph, nodes, others))
+        outputs = results_of(graph, nodes, _others(graph, nodes))
+        model = model_of(graph, nodes, outputs, copy=False)
         try:
             return dict(self._backend.fallbacks(model))
         except BackendError as error:
@@ -123,15 +124,8 @@ class ProviderSession:
             return alone or {node.name: str(error) for node in nodes}
 
     def _compile(self, graph: Graph, nodes: Sequence[Node]) -> Group:
-        others = [node for node in graph.nodes if node not in nodes]
-        model = model_of(graph, nodes, results_of(graph, nodes, others))
-        options = self._options
-        bundle = Bundle({"main": model}, states=())
-        if options.pipeline:
-            bundle = narrowpass.build(model, options.pipeline, target=self._backend, states=())
-        program = narrowpass.load(
-            bundle, self._backend, threads=options.threads, cache="memory", cache_dir=options.cache_dir
-        )
+        others = _others(graph, nodes)
+        program = self._compiler.compile(graph, nodes, results_of(graph, nodes, others))
         computed = frozenset(name for node in nodes for name in node.outputs if name)
         return Group(nodes[0].name, program, computed)
 
@@ -144,6 +138,11 @@ class ProviderSession:
         if left and self._options.require_native:
             shown = "\n  ".join(listed[:10])
             raise BackendError(f"{len(left)} nodes are not native, and all must be:\n  {shown}")
+
+
+def _others(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
+    inside = {node.name for node in nodes}
+    return [node for node in graph.nodes if node.name not in inside]
 
 
 def _outside(graph: Graph, node: Node) -> str:

@@ -2,6 +2,7 @@
 
 from narrowpass_planning.weights.cache import ProcessCache, WeightsCache, array_cache
 from narrowpass_planning.weights.entry import Block, Entry
+from narrowpass_planning.weights.folder import chosen_folder
 from narrowpass_planning.weights.packer import Packer, UnusableError
 from narrowpass_planning.weights.packing import packing
 from narrowpass_planning.weights.session import Counts, Session
@@ -24,5 +25,6 @@ __all__ = [
     "Weight",
     "WeightsCache",
     "array_cache",
+    "chosen_folder",
     "packing",
 ]

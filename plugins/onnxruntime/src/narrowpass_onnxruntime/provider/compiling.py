@@ -1,0 +1,118 @@
+"""Compilation of groups, and the bundles that later sessions and processes compile from.
+
+A group with large weights is written as a bundle under the name of its content. The weights of all
+sessions and processes that have the group are then one mapping of one file, raw and packed, and a
+session that finds the bundle runs no pass and packs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+import narrowpass
+from narrowpass.bundle import Bundle, is_bundle
+from narrowpass.errors import NarrowpassError
+from narrowpass_onnxruntime.provider.graph import Graph, Node
+from narrowpass_onnxruntime.provider.models import constants_of, model_of
+from narrowpass_planning.weights import chosen_folder
+
+if TYPE_CHECKING:
+    from narrowpass import Backend, Program
+    from narrowpass_onnxruntime.provider.log import Log
+    from narrowpass_onnxruntime.provider.options import Options
+
+_SMALL = 1 << 20
+"""Bytes of weights up to which a group is compiled in memory: a file would not pay."""
+
+_FOLDER = "onnxruntime"
+_FORMAT = "1"
+"""Of what a bundle's name is computed from."""
+
+
+class GroupCompiler:
+    """Compiles groups of one session.
+
+    Args:
+        backend: that runs them.
+        options: of the provider.
+        log: of the session.
+    """
+
+    def __init__(self, backend: Backend, options: Options, log: Log) -> None:
+        self._backend, self._options, self._log = backend, options, log
+
+    def compile(self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> Program:
+        """Return the program of some nodes.
+
+        Args:
+            graph: that the nodes belong to.
+            nodes: in topological order.
+            outputs: names of the values that are computed for others.
+
+        Raises:
+            NarrowpassError: the group cannot be compiled.
+        """
+        source = self._stored(graph, nodes, outputs)
+        kept: bool | str = True
+        if source is None:
+            source, kept = self._build(graph, nodes, outputs, copy=True), "memory"
+        return narrowpass.load(
+            source,
+            self._backend,
+            threads=self._options.threads,
+            cache="memory" if kept == "memory" else True,
+            cache_dir=self._options.cache_dir,
+        )
+
+    def _stored(self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> Path | None:
+        """Return the bundle of a group, written now or by a process before; None without one."""
+        constants = constants_of(graph, nodes)
+        if sum(graph.constants[name].size for name in constants) < _SMALL:
+            return None
+        folder = chosen_folder(self._options.cache_dir) / _FOLDER
+        path = folder / f"{self._key(graph, nodes, outputs)}.narrow"
+        if is_bundle(path):
+            return path
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._build(graph, nodes, outputs, copy=False).save(path)
+        except (OSError, NarrowpassError) as error:
+            self._log.info(f"a group is compiled in memory: {error}")
+            return None
+        return path
+
+    def _build(
+        self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], *, copy: bool
+    ) -> Bundle:
+        model = model_of(graph, nodes, outputs, copy=copy)
+        pipeline = self._options.pipeline
+        if not pipeline:
+            return Bundle({"main": model}, states=())
+        return narrowpass.build(model, pipeline, target=self._backend, states=())
+
+    def _key(self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> str:
+        """Name a group by all that its bundle follows from."""
+        content = hashlib.sha256()
+
+        def add(*parts: object) -> None:
+            for part in parts:
+                data = part if isinstance(part, bytes) else str(part).encode()
+                content.update(len(data).to_bytes(8, "little") + data)
+
+        add(_FORMAT, narrowpass.__version__, self._backend, self._options.pipeline, *outputs)
+        add(sorted(graph.opsets.items()))
+        for node in nodes:
+            add(node.domain, node.op_type, node.version, node.name, node.inputs, node.outputs)
+            for attribute in node.attributes or ():
+                proto = ir.serde.serialize_attribute(attribute)
+                add(proto.SerializeToString(deterministic=True))
+            for name in (*node.inputs, *node.outputs):
+                add(graph.types.get(name), graph.shapes.get(name))
+        for name in constants_of(graph, nodes):
+            add(name, graph.constants[name].digest())
+        return content.hexdigest()
