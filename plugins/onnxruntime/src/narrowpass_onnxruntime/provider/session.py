@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -27,6 +27,9 @@ from narrowpass_onnxruntime.provider.models import model_of, results_of
 from narrowpass_onnxruntime.provider.options import Options
 
 _BACKEND = "xnn-cpu"
+_SHOWN = 10
+"""Nodes that a message names."""
+
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 
 
@@ -47,6 +50,7 @@ class ProviderSession:
         self._backend = installed_plugins().registry.backend(_BACKEND)
         self._compiler = GroupCompiler(self._backend, options, log)
         self._groups: list[Group] = []
+        self._refusal: BackendError | None = None
 
     def choose(self, pointer: Any, info: Any) -> None:
         """Compile the groups of a graph, and claim the nodes of those that compiled.
@@ -57,7 +61,6 @@ class ProviderSession:
 
         Raises:
             OrtError: onnxruntime refuses to say something.
-            BackendError: nodes are left, and none may be.
         """
         graph = read_graph(pointer)
         reasons = self._reasons(graph)
@@ -76,7 +79,16 @@ class ProviderSession:
                 continue
             self._groups.append(group)
             _claim(info, nodes)
-        self._report(graph, reasons)
+        left = [node for node in graph.nodes if node.name in reasons]
+        self._report(graph, left, reasons)
+        if left and self._options.require_native:
+            shown = "\n  ".join(_line(node, reasons) for node in left[:_SHOWN])
+            self._refusal = BackendError(
+                f"{len(left)} nodes are not native, and all must be:\n  {shown}"
+            )
+            # An error here would only be logged; compilation is where a session can be refused.
+            if not self._groups:
+                _claim(info, left[:1])
 
     def kernels(self, graphs: Sequence[Any], fused: Sequence[Any]) -> list[Group]:
         """Return the compiled groups of graphs that onnxruntime has fused.
@@ -84,7 +96,12 @@ class ProviderSession:
         Args:
             graphs: each ``const OrtGraph *``, of the nodes of one group.
             fused: the node in place of each, ``const OrtNode *``.
+
+        Raises:
+            BackendError: nodes are left, and none may be.
         """
+        if self._refusal is not None:
+            raise self._refusal
         found = []
         for node in fused:
             outputs = output_names(node)
@@ -129,15 +146,14 @@ class ProviderSession:
         computed = frozenset(name for node in nodes for name in node.outputs if name)
         return Group(nodes[0].name, program, computed)
 
-    def _report(self, graph: Graph, reasons: dict[str, str]) -> None:
-        left = [node for node in graph.nodes if node.name in reasons]
+    def _report(self, graph: Graph, left: Sequence[Node], reasons: Mapping[str, str]) -> None:
         self._log.info(f"{len(graph.nodes) - len(left)} of {len(graph.nodes)} nodes are taken")
-        listed = [f"{node.op_type} {node.name!r}: {reasons[node.name]}" for node in left]
-        for line in listed:
-            self._log.info(f"left to other providers: {line}")
-        if left and self._options.require_native:
-            shown = "\n  ".join(listed[:10])
-            raise BackendError(f"{len(left)} nodes are not native, and all must be:\n  {shown}")
+        for node in left:
+            self._log.info(f"left to other providers: {_line(node, reasons)}")
+
+
+def _line(node: Node, reasons: Mapping[str, str]) -> str:
+    return f"{node.op_type} {node.name!r}: {reasons[node.name]}"
 
 
 def _others(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
