@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 import narrowpass
 from narrowpass.errors import BackendError
+from narrowpass.framework.pipeline import Pipeline
 from narrowpass.framework.plugins import installed_plugins
 from narrowpass_onnxruntime.provider.compiling import GroupCompiler
 from narrowpass_onnxruntime.provider.graph import (
@@ -42,15 +43,19 @@ class ProviderSession:
 
     Raises:
         UsageError: the backend is not installed.
+        PipelineError: text of a pipeline that does not parse.
         BackendError: it cannot run here.
     """
 
     def __init__(self, options: Options, log: Log) -> None:
         self._options, self._log = options, log
-        self._backend = installed_plugins().registry.backend(_BACKEND)
+        registry = installed_plugins().registry
+        self._backend = registry.backend(_BACKEND)
+        Pipeline.parse(options.pipeline, registry)  # errors come here, and not for each group
         self._compiler = GroupCompiler(self._backend, options, log)
         self._groups: list[Group] = []
         self._refusal: BackendError | None = None
+        self._warned = False
 
     def choose(self, pointer: Any, info: Any) -> None:
         """Compile the groups of a graph, and claim the nodes of those that compiled.
@@ -74,7 +79,7 @@ class ProviderSession:
                 group = self._compile(graph, nodes)
             except Exception as error:  # whatever it is, the session runs without the group
                 named = f"{len(nodes)} nodes from {nodes[0].op_type} {nodes[0].name!r} on"
-                self._log.warn(f"{named} are left to other providers: {error}")
+                self._warn(f"{named} are left to other providers: {error}")
                 reasons.update((node.name, str(error)) for node in nodes)
                 continue
             self._groups.append(group)
@@ -145,6 +150,11 @@ class ProviderSession:
         program = self._compiler.compile(graph, nodes, results_of(graph, nodes, others))
         computed = frozenset(name for node in nodes for name in node.outputs if name)
         return Group(nodes[0].name, program, computed)
+
+    def _warn(self, message: str) -> None:
+        """Log a warning; further ones of the session are for verbose ones."""
+        (self._log.info if self._warned else self._log.warn)(message)
+        self._warned = True
 
     def _report(self, graph: Graph, left: Sequence[Node], reasons: Mapping[str, str]) -> None:
         self._log.info(f"{len(graph.nodes) - len(left)} of {len(graph.nodes)} nodes are taken")
