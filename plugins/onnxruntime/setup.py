@@ -7,14 +7,41 @@ import tempfile
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+STARTUP = "narrowpass_onnxruntime.pth"
+LINE = (
+    'import os; os.environ.get("NARROWPASS_ONNXRUNTIME", "0") in ("", "0") '
+    'or __import__("narrowpass_onnxruntime_startup")\n'
+)
+"""What the interpreter executes when it starts: it reads a variable, and imports nothing else."""
+
+
+class BuildWithStartup(build_py):
+    """Puts a `.pth` file beside the packages, so that a variable can turn the provider on."""
+
+    def run(self) -> None:
+        """Build as usual, then write the file; an editable installation has none."""
+        super().run()
+        if not self.editable_mode:
+            file = Path(self.build_lib, STARTUP)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(LINE, encoding="utf-8")
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        """Name the file too, so that a wheel takes it."""
+        found = super().get_outputs(include_bytecode)
+        return found if self.editable_mode else [*found, str(Path(self.build_lib, STARTUP))]
+
 
 # Not in the source tree: a wheel must not take what an earlier build left there.
 build_folder = tempfile.mkdtemp(prefix="narrowpass-onnxruntime-")
 atexit.register(shutil.rmtree, build_folder, ignore_errors=True)
 
 setup(
+    cmdclass={"build_py": BuildWithStartup},
     cffi_modules=["build_tools/extension.py:ffibuilder"],
     options={
         "bdist_wheel": {"py_limited_api": "cp311"},

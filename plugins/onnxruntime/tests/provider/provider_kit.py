@@ -16,7 +16,7 @@ CPU = "CPUExecutionProvider"
 RNG = np.random.default_rng(5)
 
 TOLERANCE = 2e-5
-"""Of the largest element: sums of up to a thousand products in float32, in another order."""
+"""Of the largest element: accumulators in float32 over a thousand elements, in another order."""
 
 
 def settings(threads=1):

@@ -125,7 +125,8 @@ def test_a_group_is_not_closed_to_a_cycle():
     """`c` needs `s`, which only onnxruntime computes from `b`: `b` and `c` are no group."""
     model = graph(
         """g (float[N,8] x) => (float[N,8] y) {
-        b = MatMul(x, w)  t = Cast<to=8>(b)  s = Cast<to=1>(t)  m = MatMul(s, w)  y = Add(m, b) }""",
+        b = MatMul(x, w)  t = Cast<to=8>(b)  s = Cast<to=1>(t)
+        m = MatMul(s, w)  y = Add(m, b) }""",
         w=drawn(8, 8, scale=0.3),
     )
     ours, theirs = our_session(model), cpu_session(model)
@@ -136,7 +137,8 @@ def test_a_group_is_not_closed_to_a_cycle():
 
 def test_float16():
     model = graph(
-        """g (float16[N,32] x) => (float16[N,32] y) { a = MatMul(x, w)  b = Relu(a)  y = MatMul(b, w) }""",
+        """g (float16[N,32] x) => (float16[N,32] y) {
+        a = MatMul(x, w)  b = Relu(a)  y = MatMul(b, w) }""",
         w=drawn(32, 32, scale=0.2).astype(np.float16),
     )
     ours, theirs = our_session(model), cpu_session(model)
@@ -146,7 +148,8 @@ def test_float16():
 
 def test_bfloat16_is_cast_within_a_group():
     model = graph(
-        "g (float[N,32] x) => (float[N,32] y) { a = Cast<to=16>(x)  b = Cast<to=1>(a)  y = Relu(b) }"
+        """g (float[N,32] x) => (float[N,32] y) {
+        a = Cast<to=16>(x)  b = Cast<to=1>(a)  y = Relu(b) }"""
     )
     ours = our_session(model)
     x = drawn(4, 32)
@@ -186,7 +189,8 @@ def test_quantized_by_q_and_dq_nodes():
 def test_scalars_and_several_outputs():
     """The scale of DynamicQuantizeLinear has no dimensions."""
     model = graph(
-        "g (float[N] x) => (uint8[N] y, float[] s, uint8[] z) { y, s, z = DynamicQuantizeLinear(x) }"
+        """g (float[N] x) => (uint8[N] y, float[] s, uint8[] z) {
+        y, s, z = DynamicQuantizeLinear(x) }"""
     )
     ours, theirs = our_session(model), cpu_session(model)
     assert ours.groups
@@ -215,6 +219,7 @@ def test_an_output_that_is_an_input_or_a_constant():
 
 def test_bodies_of_if():
     """A group within a branch reads values of the outer graph."""
+
     def branch(name, weight):
         nodes = [
             helper.make_node("MatMul", ["x", weight], [f"{name}.a"]),
@@ -296,5 +301,3 @@ def test_feeds_at_the_end_of_a_page(shape):
     model = graph(f"g (float[{dims}] x) => (float[{dims}] y) {{ a = Relu(x)  y = Sigmoid(a) }}")
     ours, theirs = our_session(model), cpu_session(model)
     check(ours, theirs, {"x": feed})
-
-

@@ -105,7 +105,7 @@ def test_a_group_that_does_not_compile_is_left_with_one_warning(monkeypatch, cap
 
 
 def test_errors_of_a_run_name_the_node():
-    """The window is larger than the input, for which narrowpass has no result."""
+    """The kernel window is larger than the input, for which narrowpass has no result."""
     model = graph(
         """g (float[1,C,H,W] x) => (float[1,C,M,P] y) { y = AveragePool<kernel_shape=[3,3]>(x) }"""
     )

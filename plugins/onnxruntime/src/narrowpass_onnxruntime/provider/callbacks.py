@@ -21,6 +21,14 @@ _alive: dict[Any, object] = {}
 
 def start() -> None:
     """Let C call Python, until the interpreter exits."""
+    for function in (
+        np_create_ep,
+        np_get_capability,
+        np_compile,
+        np_compute_in_python,
+        np_forget,
+    ):
+        ffi.def_extern(function.__name__)(function)
     lib.np_set_alive(True)
     atexit.register(lib.np_set_alive, False)
 
@@ -42,12 +50,11 @@ def _guarded(call: Callable[[], None]) -> Any:
     except KeyboardInterrupt:
         _thread.interrupt_main()  # raised again where Python goes on
         return failure("the run was interrupted")
-    except BaseException as error:  # C has no exceptions
+    except BaseException as error:  # noqa: BLE001  # C has no exceptions
         return failure(str(error) or type(error).__name__)
     return ffi.NULL
 
 
-@ffi.def_extern()
 def np_create_ep(ep: Any, options: Any, logger: Any) -> Any:
     """Create what the provider is in a session."""
 
@@ -58,14 +65,12 @@ def np_create_ep(ep: Any, options: Any, logger: Any) -> Any:
     return _guarded(create)
 
 
-@ffi.def_extern()
 def np_get_capability(ep: Any, graph: Any, info: Any) -> Any:
     """Claim nodes of a graph."""
     session: ProviderSession = ffi.from_handle(ep.handle)
     return _guarded(lambda: session.choose(graph, info))
 
 
-@ffi.def_extern()
 def np_compile(ep: Any, graphs: Any, fused: Any, count: int, infos: Any) -> Any:
     """Return kernels for the groups that were claimed."""
     session: ProviderSession = ffi.from_handle(ep.handle)
@@ -84,14 +89,12 @@ def np_compile(ep: Any, graphs: Any, fused: Any, count: int, infos: Any) -> Any:
     return _guarded(create)
 
 
-@ffi.def_extern()
 def np_compute_in_python(kernel: Any, context: Any) -> Any:
     """Run a group."""
     group: Group = ffi.from_handle(lib.np_kernel_handle(kernel))
     return _guarded(lambda: group.run(context))
 
 
-@ffi.def_extern()
 def np_forget(handle: Any) -> None:
     """Let go of what a handle stands for."""
     _alive.pop(handle, None)

@@ -57,15 +57,13 @@ class GroupCompiler:
         Raises:
             NarrowpassError: the group cannot be compiled.
         """
-        source = self._stored(graph, nodes, outputs)
-        kept: bool | str = True
-        if source is None:
-            source, kept = self._build(graph, nodes, outputs, copy=True), "memory"
+        path = self._stored(graph, nodes, outputs)
+        source = self._build(graph, nodes, outputs, copy=True) if path is None else path
         return narrowpass.load(
             source,
             self._backend,
             threads=self._options.threads,
-            cache="memory" if kept == "memory" else True,
+            cache=True if path else "memory",
             cache_dir=self._options.cache_dir,
         )
 

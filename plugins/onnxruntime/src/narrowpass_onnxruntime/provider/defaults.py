@@ -38,7 +38,9 @@ def prefer(text: str) -> None:
         if create is None:
             raise BackendError("this version of onnxruntime creates its sessions otherwise")
     except (BackendError, UsageError) as error:
-        warnings.warn(f"narrowpass is not in front of onnxruntime's providers: {error}", stacklevel=2)
+        warnings.warn(
+            f"narrowpass is not in front of onnxruntime's providers: {error}", stacklevel=2
+        )
         return
 
     @functools.wraps(create)
@@ -49,7 +51,8 @@ def prefer(text: str) -> None:
         *rest: Any,
         **others: Any,
     ) -> None:
-        chosen = front(providers, provider_options, options, session._sess_options)
+        held = session._sess_options  # noqa: SLF001  # there is no other way to them
+        chosen = front(providers, provider_options, options, held)
         if chosen is None:
             create(session, providers, provider_options, *rest, **others)
             return
@@ -58,7 +61,9 @@ def prefer(text: str) -> None:
         except Exception as error:  # whatever it is, the program asked for none of this
             if options.get("require_native", "false") != "false":
                 raise
-            create(session, providers, provider_options, *rest, **others)  # its own error comes here
+            create(
+                session, providers, provider_options, *rest, **others
+            )  # its own error comes here
             warnings.warn(f"a session runs without narrowpass: {error}", stacklevel=4)
 
     setattr(creating, _MARK, True)
@@ -99,7 +104,9 @@ def front(
         return None
     given: list[tuple[str, dict[str, Any]]] = []
     settings = provider_options if provider_options is not None else [{}] * len(providers or ())
-    for each, setting in zip(providers or ("CPUExecutionProvider",), settings or ({},), strict=False):
+    for each, setting in zip(
+        providers or ("CPUExecutionProvider",), settings or ({},), strict=False
+    ):
         given.append(each if isinstance(each, tuple) else (each, setting))
     if not all(name in _OURS_FIRST for name, _ in given):
         return None

@@ -46,7 +46,7 @@ class Tensor:
         """Return a hash of its type, shape and bytes."""
         dtype, shape = element_type(self.pointer)
         content = hashlib.sha256(f"{dtype} {shape} ".encode())
-        content.update(memory_of(self.pointer))
+        content.update(memory_of(self.pointer).data)
         return content.hexdigest()
 
 
@@ -329,6 +329,8 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
                 found.append(node)
                 continue
             stack.append((node, True))
-            needed = [producers[name] for name in (*node.inputs, *node.captured) if name in producers]
+            needed = [
+                producers[name] for name in (*node.inputs, *node.captured) if name in producers
+            ]
             stack += [(each, False) for each in reversed(needed) if each.name not in done]
     return found

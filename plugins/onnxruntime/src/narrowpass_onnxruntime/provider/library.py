@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
-from narrowpass_onnxruntime.provider import _provider
-
+_provider: Any = importlib.import_module("narrowpass_onnxruntime.provider._provider")
 ffi: Any = _provider.ffi
 lib: Any = _provider.lib
 PATH: str = _provider.__file__

@@ -38,18 +38,17 @@ def model_of(
             )
         return values[name]
 
-    made: list[ir.Node] = []
-    for node in nodes:
-        made.append(
-            ir.Node(
-                node.domain,
-                node.op_type,
-                [value(name) if name else None for name in node.inputs],
-                node.attributes or (),
-                outputs=[value(name) if name else ir.Value(name="") for name in node.outputs],
-                name=node.name,
-            )
+    emitted = [
+        ir.Node(
+            node.domain,
+            node.op_type,
+            [value(name) if name else None for name in node.inputs],
+            node.attributes or (),
+            outputs=[value(name) if name else ir.Value(name="") for name in node.outputs],
+            name=node.name,
         )
+        for node in nodes
+    ]
     computed = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
     constants = constants_of(graph, nodes)
@@ -60,7 +59,7 @@ def model_of(
         ir.Graph(
             [values[name] for name in inputs],
             [values[name] for name in outputs],
-            nodes=made,
+            nodes=emitted,
             initializers=[values[name] for name in constants],
             opset_imports=_opsets(graph, nodes),
             name="group",

@@ -26,6 +26,7 @@ from narrowpass_onnxruntime.provider.library import check, ffi, lib, ort
 from narrowpass_onnxruntime.provider.log import Log
 from narrowpass_onnxruntime.provider.models import model_of, results_of
 from narrowpass_onnxruntime.provider.options import Options
+from narrowpass_planning.program import ListsFallbacks
 
 _BACKEND = "xnn-cpu"
 _SHOWN = 10
@@ -50,7 +51,10 @@ class ProviderSession:
     def __init__(self, options: Options, log: Log) -> None:
         self._options, self._log = options, log
         registry = installed_plugins().registry
-        self._backend = registry.backend(_BACKEND)
+        backend = registry.backend(_BACKEND)
+        if not isinstance(backend, ListsFallbacks):
+            raise BackendError(f"this version of {_BACKEND} does not list fallbacks; upgrade it")
+        self._backend, self._lists = backend, backend
         Pipeline.parse(options.pipeline, registry)  # errors come here, and not for each group
         self._compiler = GroupCompiler(self._backend, options, log)
         self._groups: list[Group] = []
@@ -77,7 +81,7 @@ class ProviderSession:
                 continue
             try:
                 group = self._compile(graph, nodes)
-            except Exception as error:  # whatever it is, the session runs without the group
+            except Exception as error:  # noqa: BLE001  # the session runs without the group
                 named = f"{len(nodes)} nodes from {nodes[0].op_type} {nodes[0].name!r} on"
                 self._warn(f"{named} are left to other providers: {error}")
                 reasons.update((node.name, str(error)) for node in nodes)
@@ -135,7 +139,7 @@ class ProviderSession:
         outputs = results_of(graph, nodes, _others(graph, nodes))
         model = model_of(graph, nodes, outputs, copy=False)
         try:
-            return dict(self._backend.fallbacks(model))
+            return dict(self._lists.fallbacks(model))
         except BackendError as error:
             # Some operator is unknown: each is asked for alone.
             alone = {
@@ -195,5 +199,3 @@ def _claim(info: Any, nodes: Collection[Node]) -> None:
     pointers = ffi.new("const OrtNode *[]", [node.pointer for node in nodes])
     add = ort().ep.EpGraphSupportInfo_AddNodesToFuse
     check(add(info, pointers, len(nodes), options))
-
-

@@ -87,10 +87,10 @@ class PreparedRun:
         return {name: results[name] for name in self._outputs}
 
     def replay(self) -> Replay | None:
-        """Return the run for a caller without Python; None where the tape needs Python,
-        or an output is strided.
+        """Return the run for a caller without Python, until the partition runs for other shapes.
 
-        It is valid until the partition runs for other shapes.
+        Returns:
+            None where the tape needs Python, or an output is strided.
         """
         call = self._bound.tape.call(self._pool)
         if call is None:

@@ -1,11 +1,13 @@
 """Programs: methods compiled by a backend's lowering, and their execution."""
 
 from narrowpass_planning.program.builder import SlotBuilder
+from narrowpass_planning.program.listing import ListsFallbacks, fallbacks
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
 from narrowpass_planning.program.program import PlannedProgram
-from narrowpass_planning.program.support import NativeClassifier, fallbacks, supports
+from narrowpass_planning.program.support import NativeClassifier, supports
 
 __all__ = [
+    "ListsFallbacks",
     "Lowering",
     "NativeClassifier",
     "PlannedProgram",
