@@ -55,7 +55,7 @@ ROOMS = (
     _room(244, 204, "plugins/analysis", "narrowpass_analysis", "run, compare, metrics", width=260),
     _room(8, 298, "plugins/gguf", "narrowpass_gguf", "reads GGUF", width=104),
     _room(128, 298, "plugins/huggingface", "narrowpass_huggingface", "reads folders", width=140),
-    _room(156, 398, "plugins/onnxruntime", "narrowpass_onnxruntime", "a second runtime", width=150),
+    _room(284, 298, "plugins/onnxruntime", "narrowpass_onnxruntime", "provider", width=150),
     _room(8, 398, "plugins/decoders", "narrowpass_decoders", "graphs of LMs", width=130),
     _room(
         380, 298, "plugins/constant_folding", "narrowpass_constant_folding", "fold, fuse, clean up",
@@ -81,12 +81,12 @@ LIBRARY = Box(848, 298, 104, 62, "csrc/", ("micro-kernels",), strong=True)
 
 
 def modules() -> dict[str, Path]:
-    """Return the files of all distributions by module name."""
+    """Return the files of all packages by module name."""
     folders = ("ir", "core", "plugins/*", "plugin_*")
     sources = [source for folder in folders for source in ROOT.glob(f"{folder}/src")]
     found = {}
     for source in sources:
-        for file in source.rglob("*.py"):
+        for file in source.glob("*/**/*.py"):
             parts = file.relative_to(source).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found

@@ -46,7 +46,7 @@ def test_a_graph_is_read_as_it_is(monkeypatch):
     assert operators <= {"MatMul", "Add", "Relu", "Gemm"}
     assert graph.outputs == {"y"}
     assert graph.opsets[""] == 21
-    assert graph.shapes["x"] == ["N", 64]
+    assert graph.shapes["x"] == [None, 64]
     assert graph.types["x"].name == "FLOAT"
     assert {"w", "v"} <= set(graph.constants)
 

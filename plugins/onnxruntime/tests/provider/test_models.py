@@ -63,6 +63,14 @@ def test_a_convolutional_network_of_dynamic_size():
         check(ours, theirs, {"x": drawn(*size)})
 
 
+def test_sizes_that_differ_under_one_name():
+    """onnxruntime runs them: exporters write ``?`` for whatever is not known."""
+    model = graph("g (float[N,N] x) => (float[N,N] y) { a = Relu(x)  y = Sigmoid(a) }")
+    ours, theirs = our_session(model), cpu_session(model)
+    assert ours.groups
+    check(ours, theirs, {"x": drawn(2, 5)})
+
+
 def transformer(width=32, heads=4):
     each = width // heads
     return graph(

@@ -88,7 +88,7 @@ class Graph:
     Attributes:
         nodes: in topological order.
         types: element types of the values that are tensors, by name.
-        shapes: of these, where they are known: numbers, names or None for each dimension.
+        shapes: of these, where their ranks are known: None for a size that is not.
         constants: initializers that never change, by name.
         outputs: names of the values that are outputs of the graph.
         opsets: version of the operator set of each domain.
@@ -97,7 +97,7 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, ir.DataType] = field(default_factory=dict)
-    shapes: dict[str, Sequence[int | str | None]] = field(default_factory=dict)
+    shapes: dict[str, Sequence[int | None]] = field(default_factory=dict)
     constants: dict[str, Tensor] = field(default_factory=dict)
     outputs: set[str] = field(default_factory=set)
     opsets: dict[str, int] = field(default_factory=dict)
@@ -213,16 +213,18 @@ def _read_value(graph: Graph, value: Any, seen: set[str]) -> None:
         graph.shapes[name] = _read_shape(info)
 
 
-def _read_shape(info: Any) -> Sequence[int | str | None]:
+def _read_shape(info: Any) -> Sequence[int | None]:
+    """Return the dimensions, None for those that are not fixed.
+
+    Their names are left out: onnxruntime feeds sizes that differ to dimensions of one name, such as
+    ``?``, and runs them.
+    """
     api = ort()
     rank = one("size_t", api.GetDimensionsCount, info)
-    dims, names = ffi.new("int64_t[]", rank + 1), ffi.new("const char *[]", rank + 1)
+    dims = ffi.new("int64_t[]", rank + 1)
     if rank:
         check(api.GetDimensions(info, dims, rank))
-        check(api.GetSymbolicDimensions(info, names, rank))
-    return [
-        int(dims[axis]) if dims[axis] >= 0 else text(names[axis]) or None for axis in range(rank)
-    ]
+    return [int(dims[axis]) if dims[axis] >= 0 else None for axis in range(rank)]
 
 
 def _read_attributes(node: Any) -> tuple[ir.Attr, ...] | None:

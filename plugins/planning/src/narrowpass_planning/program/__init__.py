@@ -1,10 +1,14 @@
 """Programs: methods compiled by a backend's lowering, and their execution."""
 
 from narrowpass_planning.program.builder import SlotBuilder
-from narrowpass_planning.program.listing import ListsFallbacks, fallbacks
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
 from narrowpass_planning.program.program import PlannedProgram
-from narrowpass_planning.program.support import NativeClassifier, supports
+from narrowpass_planning.program.support import (
+    ListsFallbacks,
+    NativeClassifier,
+    fallbacks,
+    supports,
+)
 
 __all__ = [
     "ListsFallbacks",

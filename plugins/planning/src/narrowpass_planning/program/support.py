@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import onnx_ir as ir
 
 from narrowpass import Accept, Color, OpClassifier, Reject
+from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host import kernels
 from narrowpass_planning.host.control_flow import can_run
+from narrowpass_planning.partitioner import assignment
+from narrowpass_planning.partitioner.assign import assign
 from narrowpass_planning.program.lowering import Lowering
+from narrowpass_planning.program.models import inferred
 
 if TYPE_CHECKING:
     from narrowpass.framework.classify import Target
@@ -31,6 +36,51 @@ def supports(lowering: Lowering[Any], node: ir.Node) -> Accept | Reject:
     if reason is None or can_run(op) or kernels.kernel_for(op, facts) is not None:
         return Accept()
     return Reject(reason)
+
+
+def fallbacks(lowering: Lowering[Any], model: ir.Model) -> dict[str, str]:
+    """Return why a program would not run nodes in a partition, by the names of the nodes.
+
+    Nodes of numpy kernels count too, those with subgraphs, and those that the reference evaluator
+    runs. Nodes that follow from shapes, or are packed with weights, do not. No weight is packed.
+
+    Args:
+        lowering: of the backend.
+        model: each node has a name of its own; not changed.
+
+    Raises:
+        BackendError: an operator that nothing computes.
+    """
+    given = {node.name or "" for node in model.graph}
+    prepared = inferred(model, lowering)
+    graph = prepared.graph
+    facts = Facts(graph)
+
+    def version(node: ir.Node) -> int:
+        return node.version or prepared.opset_imports.get(node.domain, 1)
+
+    derive_constants(graph, facts, version)
+    found: dict[str, str] = {}
+    operations = lowering.operations(graph, facts, prepared, version)
+    for entry in assign(operations, facts, lowering.reason):
+        if entry.target is assignment.Target.HOST:
+            nodes = (*entry.op.superseded, *entry.op.nodes)
+            found.update({node.name or "": entry.reason for node in nodes})
+    inner = {name: reason for name, reason in found.items() if name not in given}
+    if inner:
+        # Parts of operators that were expanded: which of them is not recorded.
+        left = {node.name for node in graph}
+        reason = "; ".join(dict.fromkeys(inner.values()))
+        found.update({name: reason for name in given if name not in left})
+    return {name: reason for name, reason in found.items() if name in given}
+
+
+@runtime_checkable
+class ListsFallbacks(Protocol):
+    """A backend that says before it compiles which nodes it would not run itself."""
+
+    def fallbacks(self, model: ir.Model) -> Mapping[str, str]:
+        """Return such nodes, by name, with the reasons; see `fallbacks`."""
 
 
 class NativeClassifier(OpClassifier, abc.ABC):
