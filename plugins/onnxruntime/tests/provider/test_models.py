@@ -226,14 +226,14 @@ def test_an_output_that_is_an_input_or_a_constant():
 
 
 def test_bodies_of_if():
-    """A group within a branch reads values of the outer graph."""
+    """Groups within branches read values of the outer graph; both branches use the same names."""
 
     def branch(name, weight):
         nodes = [
-            helper.make_node("MatMul", ["x", weight], [f"{name}.a"]),
-            helper.make_node("Relu", [f"{name}.a"], [name]),
+            helper.make_node("MatMul", ["x", weight], ["a"]),
+            helper.make_node("Relu", ["a"], ["r"]),
         ]
-        return helper.make_graph(nodes, name, [], [value_info(name, ["N", 8])])
+        return helper.make_graph(nodes, name, [], [value_info("r", ["N", 8])])
 
     node = helper.make_node(
         "If", ["c"], ["y"], then_branch=branch("t", "w"), else_branch=branch("e", "v")

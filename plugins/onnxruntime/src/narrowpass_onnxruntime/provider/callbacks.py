@@ -97,7 +97,9 @@ def np_compute_in_python(kernel: Any, context: Any) -> Any:
 
 def np_forget(handle: Any) -> None:
     """Let go of what a handle stands for."""
-    _alive.pop(handle, None)
+    thing = _alive.pop(handle, None)
+    if isinstance(thing, Group):
+        thing.kernel = ffi.NULL
 
 
 def _entries(options: Any) -> dict[str, str]:

@@ -147,6 +147,13 @@ def output_names(node: Any) -> tuple[str, ...]:
     return value_names(found)
 
 
+def computed_names(graph: Any) -> frozenset[str]:
+    """Return the names of all values that the nodes of a graph compute."""
+    api = ort()
+    nodes = several("const OrtNode *", api.Graph_GetNumNodes, api.Graph_GetNodes, graph)
+    return frozenset(name for node in nodes for name in output_names(node) if name)
+
+
 def input_names(node: Any) -> tuple[str, ...]:
     """Return the names of a node's inputs."""
     api = ort()

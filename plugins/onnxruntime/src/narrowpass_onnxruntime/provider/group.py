@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """A compiled group.
 
@@ -28,7 +28,7 @@ class Group:
         computed: names of all values that its nodes compute.
         inputs: names of the values that it is fed, in onnxruntime's order.
         outputs: names of the results, likewise.
-        kernel: ``np_kernel *`` that runs it; NULL before there is one.
+        kernel: ``np_kernel *`` that runs it; NULL before there is one, and after.
     """
 
     name: str
@@ -43,6 +43,8 @@ class Group:
     @property
     def counts(self) -> tuple[int, int]:
         """How often it ran by Python, and how often without."""
+        if self.kernel == ffi.NULL:
+            return 0, 0
         python, native = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         lib.np_kernel_counts(self.kernel, python, native)
         return int(python[0]), int(native[0])

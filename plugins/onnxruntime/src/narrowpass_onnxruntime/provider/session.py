@@ -15,6 +15,7 @@ from narrowpass_onnxruntime.provider.compiling import GroupCompiler
 from narrowpass_onnxruntime.provider.graph import (
     Graph,
     Node,
+    computed_names,
     input_names,
     is_nested,
     output_names,
@@ -57,7 +58,7 @@ class ProviderSession:
         self._backend, self._lists = backend, backend
         Pipeline.parse(options.pipeline, registry)  # errors come here, and not for each group
         self._compiler = GroupCompiler(self._backend, options, log)
-        self._groups: list[Group] = []
+        self._groups: list[Group] = []  # that have no kernel yet
         self._refusal: BackendError | None = None
         self._warned = False
 
@@ -112,10 +113,12 @@ class ProviderSession:
         if self._refusal is not None:
             raise self._refusal
         found = []
-        for node in fused:
-            outputs = output_names(node)
-            group = next(each for each in self._groups if each.computed.issuperset(outputs))
-            group.inputs, group.outputs = input_names(node), outputs
+        for graph, node in zip(graphs, fused, strict=True):
+            computed = computed_names(graph)
+            # The last graph comes first: branches of one If may use the same names.
+            group = next(each for each in reversed(self._groups) if each.computed == computed)
+            self._groups.remove(group)
+            group.inputs, group.outputs = input_names(node), output_names(node)
             found.append(group)
         return found
 
