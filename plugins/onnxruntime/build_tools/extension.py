@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 from cffi import FFI
 
-CSRC = Path(__file__).resolve().parent.parent / "csrc"
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 FLAGS = ["-std=c11", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"]
 
@@ -62,6 +65,7 @@ ffibuilder.set_source(
     sources=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.c")),
     depends=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.[hd]*")),
     include_dirs=["csrc"],
+    define_macros=[("NP_VERSION", f'"{VERSION}"')],
     extra_compile_args=FLAGS,
     extra_link_args=["-Wl,-z,now"],
     py_limited_api=True,

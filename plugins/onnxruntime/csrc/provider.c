@@ -6,7 +6,6 @@
 #define EXPORTED __attribute__((visibility("default")))
 #define NAME "NarrowpassExecutionProvider"
 #define VENDOR "narrowpass"
-#define VERSION "0.1.0"
 
 static np_ort loaded;
 static bool is_loaded;
@@ -63,7 +62,7 @@ static const char *factory_vendor(const OrtEpFactory *factory) {
 
 static const char *factory_version(const OrtEpFactory *factory) {
   (void)factory;
-  return VERSION;
+  return NP_VERSION; /* of the distribution */
 }
 
 static uint32_t factory_vendor_id(const OrtEpFactory *factory) {
