@@ -95,7 +95,7 @@ class XnnCpuBackend(Backend):
         from narrowpass_planning.program import fallbacks
         from narrowpass_xnn_cpu.lowering import XnnLowering
 
-        return fallbacks(XnnLowering(winograd=self.winograd), model)
+        return fallbacks(XnnLowering(self._numerics()), model)
 
     @property
     def classifier(self) -> OpClassifier:  # type: ignore[override]  # created when read

@@ -71,6 +71,24 @@ def test_forms_of_exporters_are_one_step(scale, mask):
     assert [row.kernel for row in rows] == ["attention"]  # nothing is moved
 
 
+def test_a_mask_that_is_one_number():
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[2,3,5,8] q, float[2,3,8,7] k, float[2,3,7,4] v, float mask) => (float[2,3,5,4] y) {
+            s = MatMul(q, k)
+            m = Add(s, mask)
+            p = Softmax<axis=-1>(m)
+            y = MatMul(p, v)
+        }""")
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, 3, 5, 8), "k": (2, 3, 8, 7), "v": (2, 3, 7, 4), "mask": ()}
+    given = {
+        name: np.asarray(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()
+    }
+    program = compile_model(model)
+    check(model, given, program=program)
+    assert "attention" in kernels_of(program)
+
+
 BORDERS = st.sampled_from([1, 2, 3, 4, 5, 11, 12, 13, 15, 16, 17, 31, 32, 33, 48, 49, 64, 97, 130])
 
 

@@ -195,7 +195,8 @@ def appended_attention(
         return None
     if append.stored in _ROUNDED and not builder.numerics.deterministic:
         attention = dataclasses.replace(attention, rounded=True)
-    columns = mask is not None and mask.shape is not None and mask.shape[-1] != 1
+    shape = None if mask is None else mask.shape
+    columns = shape is not None and len(shape) > 0 and shape[-1] != 1
     return AppendedAttention(attention, append, columns), [*operands, length, keys.operands[1]]
 
 

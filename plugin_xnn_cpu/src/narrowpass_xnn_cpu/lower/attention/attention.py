@@ -74,7 +74,8 @@ def _attention(op: Op, builder: Builder) -> None:
         rounded=_is_rounded(op) and not builder.numerics.deterministic,
         targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
     )
-    wide = [mask for mask in masks if mask.shape is None or mask.shape[-1] != 1]
+    # A scalar has no columns either.
+    wide = [mask for mask in masks if mask.shape is None or (mask.shape or (1,))[-1] != 1]
     emit_attention(attention, slots, builder, output, perm, next(iter(wide or masks), None))
 
 
