@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -14,6 +13,7 @@ from narrowpass.errors import PassError, UsageError
 from narrowpass.framework.classify import matching_nodes
 from narrowpass.framework.options import suggest
 from narrowpass.runtime.oracle import oracle
+from narrowpass_auto.agreement import CONFIDENCE, proven_agreement, rows_to_prove
 from narrowpass_auto.choice.offers import Offers
 from narrowpass_auto.choice.problem import KEEP, Choice, Weights
 from narrowpass_auto.choice.search import Outcome, Search
@@ -182,7 +182,6 @@ class Auto(Pass):
     ) -> tuple[Outcome, Mapping[Choice, ir.Model]]:
         evaluator = Evaluator(model, split.chosen_by, self.max_error, backend)
         built: dict[Choice, ir.Model] = {}
-        rows: set[int] = set()
         processor = processor_text(backend)
         before = model_key(model)
 
@@ -196,9 +195,15 @@ class Auto(Pass):
             meter, ratio = evaluator.measure(rewritten, wanted)
             if database is not None:
                 (ratio,) = known or database.add(processor, key, (ratio or 0.0,))
-            rows.add(meter.rows)
-            size = count_bytes(rewritten)
-            return Evaluation(meter.error, meter.noise, ratio, size, meter.errors)
+            return Evaluation(
+                meter.error,
+                meter.noise,
+                ratio,
+                count_bytes(rewritten),
+                meter.errors,
+                meter.expected,
+                meter.rows,
+            )
 
         def compare(choices: Sequence[Choice]) -> list[float]:
             built.clear()
@@ -237,21 +242,30 @@ class Auto(Pass):
             outcome = search.run()
         finally:
             evaluator.close()
-        self._warn_of_few(min(rows, default=0), ctx)
         ctx.exhibits.extend(
             exhibits(offers, outcome, self.max_error, count_bytes(model), search.best)
         )
         return outcome, built
 
-    def _warn_of_few(self, rows: int, ctx: Context) -> None:
-        """Warn where all rows must agree because there are so few."""
-        if self.max_error.metric == "top1" and 0.0 < rows * self.max_error.bound < 1.0:
+    def _warn_of_few(self, proof: Evaluation, ctx: Context) -> None:
+        """Warn where the rows held out are too few to prove the agreement."""
+        share = 1.0 - self.max_error.bound
+        if self.max_error.metric != "top1" or not proof.rows or not 0.0 < share < 1.0:
+            return
+        agreeing = round((1.0 - proof.error) * proof.rows)
+        proven = proven_agreement(agreeing, proof.rows)
+        if proven < share:
             ctx.observer.log.warning(
-                "auto: %d rows cannot show that %s holds for others: pass samples of %d rows or "
-                "more in each half, or a limit on the outputs themselves, such as rel:1e-2",
-                rows,
+                "auto: %d of %d rows held out agree, which proves an agreement of %.3g (with a "
+                "confidence of %g) and not yet %s; by the margins of the rows %.4g is likely; "
+                "%d rows held out, all of which agree, would prove it",
+                agreeing,
+                proof.rows,
+                proven,
+                CONFIDENCE,
                 self.max_error,
-                math.ceil(1.0 / self.max_error.bound),
+                1.0 - proof.expected,
+                rows_to_prove(share),
             )
 
     def _result(
@@ -275,6 +289,7 @@ class Auto(Pass):
             )
             return PassResult(model, False, f"unchanged: {outcome.why}")
         proof = outcome.proof
+        self._warn_of_few(proof, ctx)
         where = "the sample that it was chosen by" if split.alone else "samples held out"
         parts = [f"{self.max_error.shown(proof.error)} on {where}"]
         if proof.ratio is not None:

@@ -31,6 +31,7 @@ from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.boundary import translate_errors
 from narrowpass.framework.options import suggest
 from narrowpass_analysis.metrics import Difference, Tolerance, difference
+from narrowpass_auto.agreement import Margins, has_margins
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Outputs
@@ -123,7 +124,7 @@ class Limit:
 
 
 class Meter:
-    """The error of outputs so far; takes as much memory for many samples as for one."""
+    """The error of outputs so far; holds numbers for each sample, and no outputs."""
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
@@ -133,6 +134,7 @@ class Meter:
         self._score = _function(limit.metric) if ":" in limit.metric else None
         self._noise = 0.0
         self._errors: list[float] = []
+        self._margins: dict[str, Margins] = {}
 
     def add(self, reference: Outputs, outputs: Outputs) -> None:
         """Take the outputs of one sample.
@@ -149,6 +151,9 @@ class Meter:
         elif self._limit.metric == "top1":
             shares = [1.0 - one.agreeing / one.rows for one in found.values() if one.rows]
             self._errors.extend([max(shares)] if shares else [])
+            for name, right in reference.items():
+                if has_margins(right):
+                    self._margins.setdefault(name, Margins()).add(right, outputs[name])
         if self._limit.metric == "kl":
             found_here = [_divergence(right, outputs[name]) for name, right in reference.items()]
             total, rows = (sum(numbers) for numbers in zip((0.0, 0), *found_here, strict=True))
@@ -174,8 +179,21 @@ class Meter:
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """The error of each sample; samples that have none are left out."""
-        return tuple(self._errors)
+        """The error of each sample; samples that have none are left out.
+
+        Of ``top1`` it is the share of rows that is likely to move, by their margins, where outputs
+        have margins: whether a row moved is 0 or 1, and says little about others.
+        """
+        chances = [margins.chances() for margins in self._margins.values()]
+        if not chances:
+            return tuple(self._errors)
+        known = ([one for one in each if one is not None] for each in zip(*chances, strict=True))
+        return tuple(max(each) for each in known if each)
+
+    @property
+    def expected(self) -> float:
+        """The error to expect of other samples by the margins of these; 0 without margins."""
+        return max((margins.chance() for margins in self._margins.values()), default=0.0)
 
     @property
     def rows(self) -> int:

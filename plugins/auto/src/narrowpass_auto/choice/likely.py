@@ -28,14 +28,14 @@ def likely_error(found: Evaluation, *, is_mean: bool) -> float:
         found: of a run.
         is_mean: whether the metric's error is a mean.
     """
-    errors = found.errors
+    errors, error = found.errors, max(found.error, found.expected)
     if len(errors) < FEWEST or not all(map(math.isfinite, errors)):
-        return found.error / _SHARE
+        return error / _SHARE
     if is_mean:
         # Both means have the variance of a sample over their number, and so has the difference.
-        return found.error + _DEVIATIONS * statistics.stdev(errors) * math.sqrt(2 / len(errors))
+        return error + _DEVIATIONS * statistics.stdev(errors) * math.sqrt(2 / len(errors))
     logs = [math.log(error) for error in errors if error > 0.0]
     if len(logs) < FEWEST:
-        return found.error / _SHARE
+        return error / _SHARE
     spread = statistics.stdev(logs)
-    return max(found.error, math.exp(statistics.fmean(logs) + _DEVIATIONS * spread))
+    return max(error, math.exp(statistics.fmean(logs) + _DEVIATIONS * spread))

@@ -175,7 +175,7 @@ class Search:
         return point
 
     def _within(self, found: Evaluation) -> bool:
-        return found.error <= self.limit.bound
+        return max(found.error, found.expected) <= self.limit.bound
 
     def _well(self, point: Point) -> bool:
         """Return whether other samples are likely to be within the limit, too."""
@@ -272,7 +272,8 @@ class Search:
             self.progress("proof", len(self._points) + self._proofs)
             proof = self.prove(point.choice)
             if not self._within(proof):
-                why = f"{self.limit.shown(proof.error)} on the samples that are held out"
+                error = max(proof.error, proof.expected)
+                why = f"{self.limit.shown(error)} on the samples that are held out"
             elif not self._pays(proof):
                 why = _slower(replace(point, found=proof))
             else:
@@ -326,8 +327,11 @@ class Search:
         if not self._points:
             failed = next(iter(self._failed.values()), "")
             return failed or "no candidate offers any node anything"
-        least = min(self._points.values(), key=lambda point: point.found.error)
-        return f"the nearest, {least.how}, has {self.limit.shown(least.found.error)}"
+        least = min(self._points.values(), key=self._likely)
+        shown, likely = map(self.limit.shown, (least.found.error, self._likely(least)))
+        return (
+            f"the nearest, {least.how}, has {shown}, and others are likely to have up to {likely}"
+        )
 
 
 def _slower(point: Point) -> str:

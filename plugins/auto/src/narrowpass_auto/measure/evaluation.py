@@ -35,6 +35,8 @@ class Evaluation:
             runs were not timed.
         bytes: of constants.
         errors: of each sample.
+        expected: the error to expect of other samples, where margins say so; else 0.
+        rows: that were compared, of the output that has the fewest.
     """
 
     error: float
@@ -42,6 +44,8 @@ class Evaluation:
     ratio: float | None
     bytes: int
     errors: tuple[float, ...] = ()
+    expected: float = 0.0
+    rows: int = 0
 
 
 class Evaluator:
