@@ -118,9 +118,11 @@ def build(
     samples = Samples.of(calibration)
     methods: dict[str, ir.Model] = {}
     recorders: dict[str, _Recorder] = {}
+    used: set[str] = set()
     for name, source in named.items():
         recorders[name] = _Recorder()
-        ctx = Context(backend, registry.classifiers, samples, candidates=registry.candidates)
+        known = registry.classifiers
+        ctx = Context(backend, known, samples, candidates=registry.candidates, used=used)
         methods[name] = chosen.run(
             _open(source, registry),
             ctx,
@@ -131,7 +133,7 @@ def build(
     bundle = Bundle(
         methods,
         pipeline=str(chosen),
-        plugins=_versions(chosen, registry),
+        plugins=_versions(chosen, used, registry),
         reports=_reports(recorders),
         states=None if states is None else [_state(item) for item in states],
         assets=imported.assets,
@@ -144,13 +146,10 @@ def build(
 
 
 def _state(given: object) -> State:
-    state: State = (
-        State.parse(given)
-        if isinstance(given, str)
-        else instance_of(
-            given, State, "a state", "a narrowpass.State or its text INPUT=OUTPUT@AXIS"
-        )
-    )
+    if isinstance(given, str):
+        return State.parse(given)
+    what = "a narrowpass.State or its text INPUT=OUTPUT@AXIS"
+    state: State = instance_of(given, State, "a state", what)
     return state
 
 
@@ -344,9 +343,10 @@ def check_source(path: str | os.PathLike[str]) -> None:
         )
 
 
-def _versions(pipeline: Pipeline, registry: Registry) -> dict[str, str]:
-    """Return the versions of the distributions whose passes ran, by name."""
+def _versions(pipeline: Pipeline, used: set[str], registry: Registry) -> dict[str, str]:
+    """Return the versions of the distributions whose passes ran or candidates were used."""
     owners = {registry.owner("passes", pass_.name) for pass_ in pipeline}
+    owners |= {registry.owner("candidates", name) for name in used}
     pairs = (owner.rpartition(" ") for owner in sorted(owners) if owner)
     return {name: version for name, _, version in pairs}
 

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from plugins_kit import REFERENCE
 
 import narrowpass
-from narrowpass import Context, Decision, Pass, PassResult, load_plugins
+from narrowpass import Candidate, Context, Decision, Pass, PassResult, load_plugins
 from narrowpass.errors import DataError, ModelError, PluginError, UsageError
 
 MODEL = """
@@ -103,6 +103,41 @@ def test_passes_and_text_are_a_pipeline(given, plugins, touch):
     bundle = narrowpass.build(ir.from_onnx_text(MODEL), given(touch), plugins=plugins)
     assert bundle.methods["main"].graph.doc_string.startswith("touched;")
     assert bundle.plugins == {"dist-fake": "1.0"}
+
+
+class Renames(Candidate):
+    def __init__(self, name):
+        self.name = name
+
+    def rewrite(self, model, nodes, ctx):
+        return model
+
+
+@dataclass(frozen=True)
+class Chooses(Pass):
+    """Uses one of the candidates, and shows that it did."""
+
+    name = "chooses"
+
+    def run(self, model, ctx):
+        ctx.used.add("one")
+        ctx.exhibits.append({"title": "one"})
+        return PassResult(ctx.candidates["one"].rewrite(model, [], ctx), modified=False)
+
+
+def test_the_manifest_names_the_plugins_of_candidates_that_were_used(entry_point, touch, tmp_path):
+    points = [
+        entry_point("fake", narrowpass_passes=[Chooses, touch]),
+        *(entry_point(name, narrowpass_candidates=[Renames(name)]) for name in ("one", "other")),
+        *REFERENCE,
+    ]
+    plugins = load_plugins(entry_points=points)
+    out = tmp_path / "model.narrow"
+    narrowpass.build(ir.from_onnx_text(MODEL), "chooses,touch", out, plugins=plugins)
+    read = narrowpass.Bundle.load(out)
+    assert read.plugins == {"dist-fake": "1.0", "dist-one": "1.0"}
+    shown = [report.methods["main"].exhibits for report in read.reports]
+    assert shown == [({"title": "one"},), ()]
 
 
 def test_a_function_returns_calibration_data(plugins):

@@ -19,6 +19,14 @@ from narrowpass_auto.limits import Limit
 CANDIDATES = {one.name: one for one in (Coarse("bits8", 8), Coarse("bits3", 3))}
 
 
+_PLUGINS = {
+    **dict.fromkeys(("bf16", "fp16"), "narrowpass-fp16"),
+    **dict.fromkeys(("int8", "int8-dynamic", "int8-weights"), "narrowpass-int8-sym"),
+    **dict.fromkeys(("int4", "int4-dynamic"), "narrowpass-int4"),
+}
+"""The distribution of each installed candidate."""
+
+
 def _context(samples=None, candidates=CANDIDATES, target="reference"):
     registry = load_plugins().registry
     return Context(
@@ -222,6 +230,9 @@ def test_whole_build(tmp_path):
     bundle = narrowpass.build(model, pipeline, tmp_path / "m.narrow", calibration=samples)
     part = bundle.reports[-1].methods["main"]
     assert part.counters["evaluations"] <= 18
+    chosen = {decision["decision"] for decision in part.decisions} - {"fp32"}
+    assert chosen
+    assert set(bundle.plugins) == {"narrowpass-auto", *(_PLUGINS[name] for name in chosen)}
     titles = [exhibit["title"] for exhibit in part.exhibits]
     assert any("Pareto" in title or "error of the runs" in title for title in titles)
     again = narrowpass.Bundle.load(tmp_path / "m.narrow")

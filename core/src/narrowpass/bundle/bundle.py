@@ -60,7 +60,7 @@ class Bundle(Uncopied):
     Args:
         methods: a model for each method, in the order that the bundle keeps.
         pipeline: the text of the pipeline that built them.
-        plugins: version by distribution, of the plugins that ran.
+        plugins: version by distribution, of the plugins whose passes ran, or candidates were used.
         reports: what the passes decided, in their order.
         states: what a session keeps between runs; None to find them, see `find_states`.
         assets: small files that are kept beside the models, such as ``tokenizer.json``: bytes by

@@ -144,7 +144,7 @@ class Manifest:
 
     Attributes:
         pipeline: the text of the pipeline that built it.
-        plugins: version by distribution, of the plugins that ran.
+        plugins: version by distribution, of the plugins whose passes ran, or candidates were used.
         methods: in the order of the bundle.
         weights: the weights file.
         tensors: by data key.

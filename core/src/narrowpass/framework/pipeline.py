@@ -158,8 +158,8 @@ class Pipeline:
 
         Args:
             model: a valid model. It is left as it is, unless `in_place`.
-            ctx: what the passes may ask and report. Its counters and decisions are cleared before
-                each pass, so that instruments see those of one pass.
+            ctx: what the passes may ask and report. Its counters, decisions and exhibits are
+                cleared before each pass, so that instruments see those of one pass.
             instruments: called for each pass before and after it runs, in this order.
             verify: whether the model's structure is checked after each pass that changed it.
             strict: whether the model is fingerprinted around each pass, so that one that says
@@ -182,6 +182,7 @@ class Pipeline:
         for pass_ in self:
             ctx.counters.clear()
             ctx.decisions.clear()
+            ctx.exhibits.clear()
             result = _run_one(pass_, model, ctx, instruments, verify=verify)
             model, modified = result.model, modified or result.modified
         notify(instruments, "finish")

@@ -342,6 +342,7 @@ def _report(offers: Offers, outcome: Outcome, choice: Choice, ctx: Context) -> N
             )
             if name:
                 ctx.counters[name] += 1
+                ctx.used.add(name)
 
 
 def _reason(offers: Offers, number: int, chosen: str) -> str:

@@ -11,7 +11,8 @@ implements hooks as functions marked with `hookimpl`::
         return [MyPass]
 
 Imports of heavy modules belong inside the functions: ``narrowpass plugins`` imports the entry
-module of every plugin and calls no hook.
+module of every plugin and calls no hook. Each hook is called once, when the attribute of `Registry`
+that is named like it is first read.
 """
 
 from __future__ import annotations
@@ -44,8 +45,6 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def narrowpass_passes() -> Iterable[type[Pass]]:  # type: ignore[empty-body]
     """Return the passes of this plugin.
 
-    Called once, when `Registry.passes` is first read.
-
     Returns:
         Subclasses of `narrowpass.Pass`, each a frozen dataclass with a ``name`` of its own.
 
@@ -56,8 +55,6 @@ def narrowpass_passes() -> Iterable[type[Pass]]:  # type: ignore[empty-body]
 @hookspec
 def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-body]
     """Return the op classifiers of this plugin, chosen by ``classifier=NAME`` in pipeline text.
-
-    Called once, when `Registry.classifiers` is first read.
 
     Returns:
         Instances of `narrowpass.OpClassifier`, each with a ``name`` of its own.
@@ -70,8 +67,6 @@ def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-bo
 def narrowpass_candidates() -> Iterable[Candidate]:  # type: ignore[empty-body]
     """Return the candidates of this plugin: ways to narrow single nodes.
 
-    Called once, when `Registry.candidates` is first read.
-
     Returns:
         Instances of `narrowpass.Candidate`, each with a ``name`` of its own.
 
@@ -83,8 +78,8 @@ def narrowpass_candidates() -> Iterable[Candidate]:  # type: ignore[empty-body]
 def narrowpass_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
     """Return the backends of this plugin.
 
-    Called once, when `Registry.backends` is first read. Whether a backend can run on this machine
-    is asked later, through `Backend.available`; a hook must not fail because it cannot.
+    Whether a backend can run on this machine is asked later, through `Backend.available`; a hook
+    must not fail because it cannot.
 
     Returns:
         Instances of `narrowpass.Backend`, each with a ``name`` of its own.
@@ -97,8 +92,6 @@ def narrowpass_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
 def narrowpass_instruments() -> Iterable[type[Instrument]]:  # type: ignore[empty-body]
     """Return the pass instruments of this plugin, used by ``build --instrument NAME{...}``.
 
-    Called once, when `Registry.instruments` is first read.
-
     Returns:
         Subclasses of `narrowpass.Instrument`, each a dataclass with a ``name`` of its own.
 
@@ -109,8 +102,6 @@ def narrowpass_instruments() -> Iterable[type[Instrument]]:  # type: ignore[empt
 @hookspec
 def narrowpass_pipelines() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Return named pipelines: one may stand in pipeline text wherever a pass may.
-
-    Called once, when `Registry.pipelines` is first read.
 
     Returns:
         Pipeline text by name. It is parsed when it is first used, so that it may name passes of
@@ -124,8 +115,6 @@ def narrowpass_pipelines() -> Mapping[str, str]:  # type: ignore[empty-body]
 def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
     """Return report writers: each writes the files of one ending for ``--report``.
 
-    Called once, when `Registry.reports` is first read.
-
     Returns:
         Instances of `narrowpass.ReportWriter`, each with a ``name`` of its own, the ending.
 
@@ -137,8 +126,8 @@ def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
 def narrowpass_importers() -> Iterable[Importer]:  # type: ignore[empty-body]
     """Return importers: each reads the files or folders of one format into models.
 
-    Called once, when `Registry.importers` is first read. `narrowpass.build` asks each importer's
-    `probe` whether a path is of its format, and the `load` of the one that says so.
+    `narrowpass.build` asks each importer's `probe` whether a path is of its format, and the `load`
+    of the one that says so.
 
     Returns:
         Instances of `narrowpass_ir.importing.Importer`, each with a ``name`` of its own.
@@ -151,8 +140,7 @@ def narrowpass_importers() -> Iterable[Importer]:  # type: ignore[empty-body]
 def narrowpass_commands() -> Iterable[click.Command]:  # type: ignore[empty-body]
     """Return commands that this plugin adds to the ``narrowpass`` command line.
 
-    Called by the command line when a command is asked for that narrowpass does not have, and for
-    its list of commands.
+    Called when a command is asked for that narrowpass does not have, and for the list of commands.
 
     Returns:
         Commands, each with a ``name`` of its own.
