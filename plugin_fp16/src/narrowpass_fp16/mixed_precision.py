@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -114,7 +114,8 @@ class MixedPrecision(Pass):
         ranges = Ranges()
         if ctx.samples is not None:
             with inferred(model):
-                ranges = observe(model, ctx.samples, ctx)
+                red = {node for nodes in _selected(self.red, model).values() for node in nodes}
+                ranges = observe(model, ctx.samples, ctx, red)
         if self.tolerance is None or ctx.samples is None:
             modified, _ = self._rewrite(model, ctx, constants, ranges, frozenset())
             return self._result(given, model, modified, ctx)
@@ -259,11 +260,9 @@ class MixedPrecision(Pass):
         ranges: Ranges,
         held: Mapping[ir.Node, Verdict],
     ) -> Coloring:
-        nodes = model_nodes(model)
         chosen: dict[ir.Node, tuple[Color, str]] = {}
         for option, color in (("green", Color.GREEN), ("red", Color.RED)):
-            selected = matching_nodes(getattr(self, option), nodes, Opsets(model).label)
-            for item, found in selected.items():
+            for item, found in _selected(getattr(self, option), model).items():
                 if not found:
                     ctx.observer.log.warning("fp16: %s item %r selects no node", option, item)
                 chosen.update((node, (color, f"option {option}")) for node in found)
@@ -289,6 +288,11 @@ class MixedPrecision(Pass):
             if name not in known:
                 raise PassError(f"keep-io: the model has no input or output {name!r}")
         return self.keep_io
+
+
+def _selected(items: Sequence[str], model: ir.Model) -> dict[str, list[ir.Node]]:
+    """Return the nodes that each item of ``red`` or ``green`` selects."""
+    return matching_nodes(items, model_nodes(model), Opsets(model).label)
 
 
 def _quiet() -> logging.Logger:

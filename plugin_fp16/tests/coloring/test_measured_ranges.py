@@ -271,3 +271,29 @@ def test_ranges_and_errors_are_reported():
     assert found["first"]["limit"] == 65504
     for name in ("first", "relu", "second"):
         assert 0 < found[name]["error"] < 2e-3
+
+
+def test_values_that_red_nodes_alone_touch_are_not_measured():
+    """A chain of four matmuls, of which the second may be narrow; oracle: numpy."""
+    weights = {f"w{index}": floats(8, 8) for index in range(4)}
+    values = ["x", "a", "b", "c", "y"]
+    nodes = [
+        helper.make_node("MatMul", [values[i], f"w{i}"], [values[i + 1]], name=f"mm{i}")
+        for i in range(4)
+    ]
+    proto = model(nodes, {"x": [3, 8]}, {"y": [3, 8]}, weights)
+    fed = floats(3, 8)
+    bundle = narrowpass.build(
+        ir.from_proto(proto),
+        "fp16{red=[mm0,mm2,mm3]}",
+        target="reference",
+        calibration=[{"x": fed}],
+    )
+    found = {item["node"]: item for item in bundle.reports[-1].methods["main"].decisions}
+    first = fed @ weights["w0"]
+    # Rounding of 8 products of float32, in another order.
+    for node, right in (("mm0", first), ("mm1", first @ weights["w1"])):
+        assert found[node]["measured"] == pytest.approx(np.abs(right).max(), rel=1e-5)
+    assert found["mm1"]["decision"] == "green, narrow"
+    assert all("measured" not in found[node] for node in ("mm2", "mm3"))
+    assert all("option red" in found[node]["by"] for node in ("mm0", "mm2", "mm3"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,7 +76,9 @@ def numbered(model: ir.Model) -> dict[ir.Value, int]:
     return found
 
 
-def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
+def observe(
+    model: ir.Model, samples: Samples, ctx: Context, red: Collection[ir.Node] = ()
+) -> Ranges:
     """Run a model on samples, and return the largest finite magnitude of each float32 value.
 
     Values behind a node that nothing can run are left out, and so are those within a branch or a
@@ -85,12 +88,15 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
         model: as it was before anything is narrow, with types; not changed.
         samples: gone through once for every `narrowpass_analysis.values.AT_ONCE` values.
         ctx: has the target, which runs it; the reference evaluator if there is none.
+        red: nodes that stay wide. Values of the main graph that only these read and write are not
+            measured: a pass that narrows few nodes at a time keeps few values.
 
     Raises:
         DataError: an input is NaN on a sample, or nothing is computed of it; the message names
             both.
         BackendError: the model cannot be run.
     """
+    spared = _spared(model, red)
     clone = model.clone()
     numbers = numbered(clone)
     excused = {numbers[value]: reason for value, reason in cut_off(clone, ctx).items()}
@@ -100,6 +106,10 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
         for value in node.outputs
         if value.name and is_float(value)
     }
+    # One at least: inputs are measured by the way.
+    touched = {name: number for name, number in outer.items() if number not in spared}
+    outer = touched or dict(islice(outer.items(), 1))
+    excused |= dict.fromkeys(spared, "only nodes that stay wide touch it")
     probes = Probes(clone, numbers)
     asked = outer | probes.scalars
     if not clone.graph.outputs:  # all are behind what nothing can run
@@ -123,6 +133,22 @@ def observe(model: ir.Model, samples: Samples, ctx: Context) -> Ranges:
     for number in {*inputs.values()} - largest.keys():
         excused[number] = "no sample feeds it"
     return Ranges(largest, excused)
+
+
+def _spared(model: ir.Model, red: Collection[ir.Node]) -> set[int]:
+    """Return the numbers of values of the main graph that only red nodes read and write.
+
+    None of what a subgraph or a call reads: it has nodes of its own.
+    """
+    numbers = numbered(model)
+    around = {node for node in model_nodes(model) if node not in red or any(subgraphs(node))}
+    touched = {value for node in around for value in (*node.inputs, *node.outputs)}
+    return {
+        numbers[value]
+        for node in model.graph
+        for value in node.outputs
+        if node in red and value not in touched
+    }
 
 
 def _is_wide(array: object) -> bool:
