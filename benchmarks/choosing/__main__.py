@@ -5,10 +5,11 @@
         [--json] [--table TABLE.md] [--plot PLOT.svg] [--list]
 
 Models are those of the gallery (``benchmarks/gallery``). Each is built with `fold` alone, with
-`auto`, with each of our types wherever it goes, and by onnxruntime's ``quantize_dynamic``. Builds
-see `data.BUILT_FROM` samples; errors are those on `data.JUDGED_ON` others, against the model that
-`fold` wrote, and forms within the limit are timed in turns. The limit is ``rel:1e-2``, or what
-`forms.LIMITS` has for a model: a cosine for embeddings, agreement for classifiers.
+`auto`, with each of our types wherever it goes, and by onnxruntime and NNCF, where these are
+installed (see `peers`). Builds see `data.BUILT_FROM` samples; errors are those on others, against
+the model that `fold` wrote, and forms within the limit are timed in turns. The limit is
+``rel:1e-2``, or what `forms.LIMITS` has for a model: a cosine for embeddings, agreement for
+classifiers.
 
 A model is measured in a process of its own, which is ended after ``--limit`` seconds. Figures stay
 in ``~/.cache/narrowpass-gallery``, one file a model, and are not measured again. What the times are
@@ -25,14 +26,15 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `gallery`
 
 from figures import figure, lines, summary
 from gallery import Model, collect
 from gallery.packages import FOLDER
-from measuring import Settings
-from processes import measure_apart
+from measuring import Settings, measure
+from processes import ApartError, run_apart
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.again or not path.exists():
             print(f"[{index}/{len(chosen)}] {model.name}", file=sys.stderr, flush=True)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(measure_apart(model.name, settings, given.limit), indent=1))
+            path.write_text(json.dumps(_measured(model.name, settings, given.limit), indent=1))
         rows.append(json.loads(path.read_text()))
     table = "\n".join([*lines(rows), "", *summary(rows)])
     print(json.dumps(rows, indent=1) if given.json else table)
@@ -78,6 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--plot", type=Path)
     return parser
+
+
+def _measured(name: str, settings: Settings, limit: float) -> dict[str, Any]:
+    """Return the figures of a model, measured in another process; why there are none else."""
+    try:
+        return {"model": name, **run_apart(measure, (name, settings), limit)}
+    except ApartError as error:
+        return {"model": name, "failure": str(error)}
 
 
 def _store(model: Model, given: argparse.Namespace) -> Path:

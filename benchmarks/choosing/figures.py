@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from forms import AUTO, FIXED, PEER, WIDE
+from forms import AUTO, FIXED, WIDE
+
+_PEERS = ("onnxruntime", "OpenVINO")
+"""First words of the names of peers: runtimes, whose best form within the limit counts."""
 
 _COLUMNS = (
     *("model", "nodes", "limit", "fp32 ms", "time", "bytes", "error"),
-    *("best fixed", "its time", "peer", "runs", "build s"),
+    *("best fixed", "its time", *_PEERS, "runs", "build s"),
 )
 _SLOWER = 1.03
 """Ratios of times up to this are the noise of timing."""
@@ -37,6 +40,16 @@ def best_fixed(row: dict[str, Any], among: Sequence[str] = tuple(FIXED)) -> tupl
     return name, share
 
 
+def best_of_peer(row: dict[str, Any], peer: str) -> tuple[str, float] | None:
+    """Return the fastest form of a peer within the limit, on its own runtime, float32 among them.
+
+    None where it runs none.
+    """
+    names = [name for name in row.get("forms", {}) if name.partition(" ")[0] == peer]
+    found = [(share, name) for name in names if (share := ratio(row, name)) is not None]
+    return min(found)[::-1] if found else None  # type: ignore[return-value]
+
+
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a Markdown table; times and bytes are shares of those as fp32."""
     yield "| " + " | ".join(_COLUMNS) + " |"
@@ -52,8 +65,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
     wide, auto = forms[WIDE], forms[AUTO]
     first = [str(wide["nodes"]), row["limit"], f"{1e3 * wide['seconds'][1]:.3g}"]
     fixed, share = best_fixed(row)
-    peer = ratio(row, PEER)
-    last = [fixed, f"{share:.2f}", "" if peer is None else f"{peer:.2f}"]
+    last = [fixed, f"{share:.2f}"]
+    for peer in _PEERS:
+        found = best_of_peer(row, peer)
+        last.append("" if found is None else f"{found[1]:.2f}{found[0][len(peer) :]}")
     if "failure" in auto:
         return [*first, f"**{auto['failure']}**", "", "", *last, "", ""]
     mine = ratio(row, AUTO)
@@ -87,10 +102,21 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for name in FIXED:
         always = [share / (ratio(row, name) or 1.0) for row, share in shares]
         yield f"- Over {name} where it is within the limit, else fp32: {1 / _mean(always):.2f}."
-    peers = [share / found for row, share in shares if (found := ratio(row, PEER)) is not None]
-    if peers:
-        of = f"{PEER}, the peer, on its own runtime, where within the limit ({len(peers)})"
-        yield f"- Over {of}: {1 / _mean(peers):.2f}."
+    for peer in _PEERS:
+        found = [(share / best[1]) for row, share in shares if (best := best_of_peer(row, peer))]
+        if found:
+            yield (
+                f"- Over {peer}'s best form within the limit, float32 among them "
+                f"({len(found)} models): {1 / _mean(found):.2f}."
+            )
+    names = {name for row in measured for name in row["forms"]} - {AUTO, WIDE, *FIXED, *_PEERS}
+    for name in sorted(names):
+        forms = [row["forms"][name] for row in measured if name in row["forms"]]
+        run = [form for form in forms if "failure" not in form]
+        within = sum(form["within"] for form in run)
+        seconds = sorted(form["build"] for form in run)
+        middle = f"; median of its builds {seconds[len(seconds) // 2]:.0f} s" if seconds else ""
+        yield f"- {name}: {len(run)} of {len(forms)} built and run, {within} within{middle}."
 
 
 def _mean(shares: Sequence[float]) -> float:

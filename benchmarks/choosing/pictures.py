@@ -7,6 +7,8 @@ and Huang, *Occlusion models for natural images*, 2001).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from gallery.model import Array
 
@@ -44,12 +46,14 @@ def picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def _leaves(height: int, width: int, channels: int, rng: np.random.Generator) -> Array:
-    rows, columns = np.mgrid[:height, :width]
     drawn = np.full((height, width, channels), rng.uniform(size=channels))
     # The radius to the power of -2 is uniform where its density falls with the third power.
     radii = max(height, width) * rng.uniform(1.0, _SMALLEST**-2, _LEAVES) ** -0.5
     for radius in radii:
         down, right = rng.uniform(size=2) * (height, width)
+        top, left = (max(math.floor(middle - radius), 0) for middle in (down, right))
+        box = drawn[top : math.ceil(down + radius) + 1, left : math.ceil(right + radius) + 1]
+        rows, columns = np.ogrid[top : top + box.shape[0], left : left + box.shape[1]]
         inside = (rows - down) ** 2 + (columns - right) ** 2 < radius**2
-        drawn[inside] = rng.uniform(size=channels) + rng.normal(0, 0.02, (inside.sum(), channels))
+        box[inside] = rng.uniform(size=channels) + rng.normal(0, 0.02, (inside.sum(), channels))
     return drawn

@@ -1,35 +1,51 @@
-"""Measures each model in a process of its own: what crashes or hangs there is a row."""
+"""Runs functions in processes of their own: what crashes or hangs there is an error here."""
 
 from __future__ import annotations
 
 import multiprocessing
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from gallery import collect
-from measuring import Settings, measure
+T = TypeVar("T")
 
 
-def measure_apart(name: str, settings: Settings, limit: float) -> dict[str, Any]:
-    """Return the figures of a model, measured in another process; why there are none else."""
+class ApartError(Exception):
+    """A function that ran in another process failed, or was not done in time."""
+
+
+def run_apart(function: Callable[..., T], arguments: tuple[Any, ...], limit: float) -> T:
+    """Return what a function returns in another process.
+
+    Args:
+        function: of a module.
+        arguments: can be pickled, as its result can.
+        limit: seconds after which the process is ended.
+
+    Raises:
+        ApartError: the function raised, its process ended, or it was not done in time.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(name, settings, theirs))
+    process = context.Process(target=_serve, args=(function, arguments, theirs))
     process.start()
     theirs.close()
-    row: dict[str, Any] = {"model": name}
     try:
-        row |= ours.recv() if ours.poll(limit) else {"failure": f"not done after {limit:g} s"}
+        if not ours.poll(limit):
+            raise ApartError(f"not done after {limit:g} s")
+        failure, result = ours.recv()
     except EOFError:
         process.join()
-        row["failure"] = f"its process ended with {process.exitcode}"
-    process.kill()
-    process.join()
-    return row
+        raise ApartError(f"its process ended with {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join()
+    if failure:
+        raise ApartError(failure)
+    return result  # type: ignore[no-any-return]
 
 
-def _serve(name: str, settings: Settings, pipe: Any) -> None:
+def _serve(function: Callable[..., Any], arguments: tuple[Any, ...], pipe: Any) -> None:
     try:
-        model = next(model for model in collect() if model.name == name)
-        pipe.send(measure(model, settings))
+        pipe.send(("", function(*arguments)))
     except Exception as error:  # noqa: BLE001  # the table says what a file or a tool cannot do
-        pipe.send({"failure": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"})
+        pipe.send((f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ _USUAL = 64
 
 def feeds_of(path: Path, model: Model, seed: int = 0) -> Feeds:
     """Draw feeds for the inputs of a file that have no defaults."""
-    graph = onnx.load(path, load_external_data=False).graph
-    defaults = {tensor.name for tensor in graph.initializer}
     rng = np.random.default_rng(seed)
     return {
         value.name: model.values.get(value.name, _drawn(value, model, rng))
-        for value in graph.input
-        if value.name not in defaults
+        for value in _inputs(path)
     }
+
+
+@functools.cache
+def _inputs(path: Path) -> tuple[onnx.ValueInfoProto, ...]:
+    """Return the inputs of a file that have no defaults."""
+    graph = onnx.load(path, load_external_data=False).graph
+    defaults = {tensor.name for tensor in graph.initializer}
+    return tuple(value for value in graph.input if value.name not in defaults)
 
 
 def _drawn(value: onnx.ValueInfoProto, model: Model, rng: np.random.Generator) -> Any:
