@@ -9,10 +9,12 @@ from int4_kit import build, constants, decisions, floats, kinds, model, rewritte
 from onnx import helper
 from threadpoolctl import threadpool_info
 
+from narrowpass import Context, Observer, Samples
 from narrowpass.errors import DataError, PassError
 from narrowpass_int4 import rewriting
 from narrowpass_int4.data import hessian, observation
 from narrowpass_int4.data.hessian import Hessian
+from narrowpass_int4.int4 import Int4
 from narrowpass_int4.methods.absorb import divide, find_divisors
 
 pytestmark = pytest.mark.once
@@ -173,6 +175,31 @@ def test_hessian_by_hand():
     assert hessian.count == 8
     with pytest.raises(DataError, match="rows of 9 elements, and not of 8"):
         hessian.add(floats(2, 9), "a sample")
+
+
+def test_diagonal_of_a_hessian_alone_by_hand():
+    hessian = Hessian(8, "x", whole=False)
+    parts = [floats(5, 8), floats(3, 8)]
+    for part in parts:
+        hessian.add(part, "a sample")
+    both = np.concatenate(parts).astype(np.float64)
+    np.testing.assert_allclose(hessian.diagonal, (both**2).sum(0), rtol=1e-6)
+    assert hessian.count == 8
+
+
+@pytest.mark.parametrize("method", ["mse", "hqq"])
+def test_weights_are_the_same_where_nobody_reads_decisions(method):
+    """They follow from the diagonal, which is rounded otherwise: choices near a tie may differ."""
+    proto, data, built = gated(), samples(3), []
+    for reads in (True, False):
+        ctx = Context(samples=Samples.of(data), observer=Observer(reads_decisions=reads))
+        model = Int4(method=method).run(ir.from_proto(proto), ctx).model
+        stored = [value.const_value for value in model.graph.initializers.values()]
+        kinds = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8)
+        built.append([tensor.numpy() for tensor in stored if tensor.dtype in kinds])
+    assert built[0]
+    for one, other in zip(*built, strict=True):
+        assert np.mean(one != other) < 0.01
 
 
 def test_tolerance_with_data_leaves_layers_wide():

@@ -57,6 +57,13 @@ class Rewriting:
         """Whether a weight is quantized."""
         return bool(self._done)
 
+    @property
+    def _needs_errors(self) -> bool:
+        """Whether data says more than how important channels are: what layers' outputs lose."""
+        options = self._options
+        by_data = options.method in ("gptq", "awq") or options.tolerance is not None
+        return by_data or self._ctx.observer.reads_decisions
+
     def quantize(self) -> None:
         """Quantize all weights, one after the other.
 
@@ -78,7 +85,9 @@ class Rewriting:
         backend = judging_backends(self._ctx.target)[-1]
         compared = self._options.method == "gptq"
         done = 0
-        with Observation(self._model, samples, backend, compared=compared) as self._observed:
+        with Observation(
+            self._model, samples, backend, compared=compared, whole=self._needs_errors
+        ) as self._observed:
             for group in groups(self._model.graph, self._plan.jobs):
                 self._progress(done, total)
                 hessian = self._observed.hessian(group)
@@ -138,7 +147,7 @@ class Rewriting:
             self._settings.choice(job, grid, block, data, factors),
             packer,
             self._settings.survey(job),
-            None if data is None else data.matrix,
+            data.matrix if data is not None and data.whole else None,
             floats,
             factors,
             None if data is None else data.turn,

@@ -91,7 +91,7 @@ class Settings:
             return choice("mse" if method in ("gptq", "awq") else method, grid, block)
         if method == "gptq":
             return gptq(data.curvature, grid, block)
-        importance = np.diag(data.matrix).astype(np.float64)
+        importance = data.diagonal
         if factors is not None:
             importance = importance / factors.astype(np.float64) ** 2
         importance = importance / max(float(importance.mean()), 1e-30)

@@ -31,14 +31,21 @@ class Hessian:
         inner: K, the elements of each column of X.
         what: the value, for messages.
         compared: whether `add` also gets what the float model computes.
+        whole: whether all of the matrix is computed; else its diagonal alone, which takes K² less.
 
     Attributes:
         count: columns of X.
+        whole: as given.
     """
 
-    def __init__(self, inner: int, what: str, *, compared: bool = False) -> None:
+    def __init__(
+        self, inner: int, what: str, *, compared: bool = False, whole: bool = True
+    ) -> None:
         kind = np.float64 if inner <= _DOUBLE else np.float32
-        self._matrix: Array = np.zeros((inner, inner), kind)
+        self.whole = whole
+        self._inner = inner
+        self._matrix: Array = np.zeros((inner, inner) if whole else 0, kind)
+        self._squares: Array = np.zeros(0 if whole else inner, np.float64)
         self._cross: Array | None = np.zeros((inner, inner), kind) if compared else None
         self._waiting: list[tuple[Array, Array | None]] = []
         self._elements = 0
@@ -48,9 +55,15 @@ class Hessian:
 
     @property
     def matrix(self) -> Array:
-        """X · Xᵀ, float [K, K], of all columns so far."""
+        """X · Xᵀ, float [K, K], of all columns so far; only where it is computed `whole`."""
         self._collect()
         return self._matrix
+
+    @property
+    def diagonal(self) -> Array:
+        """The diagonal of X · Xᵀ, float64 [K]."""
+        self._collect()
+        return np.diag(self._matrix).astype(np.float64) if self.whole else self._squares
 
     @property
     def cross(self) -> Array | None:
@@ -85,10 +98,10 @@ class Hessian:
         Raises:
             DataError: they have another length than K.
         """
-        if columns.ndim != 2 or columns.shape[1] != len(self._matrix):
+        if columns.ndim != 2 or columns.shape[1] != self._inner:
             raise DataError(
                 f"value {self._what!r} on {where} has rows of {columns.shape[-1]} elements, and "
-                f"not of {len(self._matrix)}"
+                f"not of {self._inner}"
             )
         self._waiting.append((columns, None if self._cross is None else floats))
         self._elements += columns.size
@@ -102,6 +115,11 @@ class Hessian:
             return
         narrow = _joined([columns for columns, _ in self._waiting])
         self._magnitude += np.abs(narrow).sum(axis=0)
+        if not self.whole:
+            self._squares += np.einsum("nk,nk->k", narrow, narrow, dtype=np.float64)
+            self._waiting.clear()
+            self._elements = 0
+            return
         compared = [floats for _, floats in self._waiting if floats is not None]
         wide = _joined(compared) if self._cross is not None and compared else None
         for own, cross in _multiplied(narrow, wide):

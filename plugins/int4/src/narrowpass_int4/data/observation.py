@@ -32,11 +32,13 @@ class Observation:
         samples: feeds for the model.
         backend: what runs it.
         compared: whether the float model runs, too, beside the narrow one.
+        whole: see `Hessian`.
     """
 
     def __init__(
-        self, model: ir.Model, samples: Samples, backend: Backend, *, compared: bool
+        self, model: ir.Model, samples: Samples, backend: Backend, *, compared: bool, whole: bool
     ) -> None:
+        self._whole = whole
         memory = memory_limit() // (2 if compared else 1)
         self._narrow = Segments(model, samples, backend, memory)
         self._wide = Segments(model, samples, backend, memory) if compared else None
@@ -86,7 +88,9 @@ class Observation:
         if value is None or value.name is None:
             return None
         matrix = group.matrix
-        found = Hessian(matrix.inner, value.name, compared=self._wide is not None)
+        found = Hessian(
+            matrix.inner, value.name, compared=self._wide is not None, whole=self._whole
+        )
         rights: Iterator[Array] = iter(())
         if self._wide is not None:
             self._wide.advance(group.place, {}, [], lambda name, array, where: None)
