@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -128,12 +128,12 @@ class Auto(Pass):
             assignment = Assignment(
                 named, units, regions, followers(named, units, red), candidates, inner
             )
-            outcome, built = self._search(
+            outcome = self._search(
                 named, offers, assignment, split, inner, backend, database if timed else None
             )
         finally:
             database.close()
-        return self._result(model, named, offers, outcome, built, split, ctx)
+        return self._result(model, named, offers, outcome, assignment, split, ctx)
 
     def _candidates(self, ctx: Context) -> dict[str, Candidate]:
         """Return the candidates to choose among, by name."""
@@ -179,16 +179,13 @@ class Auto(Pass):
         ctx: Context,
         backend: Backend,
         database: Database | None,
-    ) -> tuple[Outcome, Mapping[Choice, ir.Model]]:
+    ) -> Outcome:
         evaluator = Evaluator(model, split.chosen_by, self.max_error, backend)
-        built: dict[Choice, ir.Model] = {}
         processor = processor_text(backend)
         before = model_key(model)
 
         def measure(evaluator: Evaluator, choice: Choice, seconds: float) -> Evaluation:
-            rewritten = built.pop(choice, None) or assignment.apply(choice)
-            built.clear()  # one at a time: each may have weights of its own
-            built[choice] = rewritten
+            rewritten = assignment.apply(choice)
             key = f"model {before} as {model_key(rewritten)} for {seconds} s"
             known = None if database is None else database.find(processor, key)
             wanted = seconds if database is not None and known is None else 0.0
@@ -206,7 +203,6 @@ class Auto(Pass):
             )
 
         def compare(choices: Sequence[Choice]) -> list[float]:
-            built.clear()
             models = [assignment.apply(choice) for choice in choices]
             keys = [f"model {before} as {model_key(each)} with others" for each in models]
             kept = [None if database is None else database.find(processor, key) for key in keys]
@@ -245,7 +241,7 @@ class Auto(Pass):
         ctx.exhibits.extend(
             exhibits(offers, outcome, self.max_error, count_bytes(model), search.best)
         )
-        return outcome, built
+        return outcome
 
     def _warn_of_few(self, proof: Evaluation, ctx: Context) -> None:
         """Warn where the rows held out are too few to prove the agreement."""
@@ -274,7 +270,7 @@ class Auto(Pass):
         named: ir.Model,
         offers: Offers,
         outcome: Outcome,
-        built: Mapping[Choice, ir.Model],
+        assignment: Assignment,
         split: Split,
         ctx: Context,
     ) -> PassResult:
@@ -301,7 +297,7 @@ class Auto(Pass):
             for name, count in sorted(ctx.counters.items())
             if name != "evaluations"
         )
-        return PassResult(built[choice], True, "; ".join([*filter(None, parts), counts]))
+        return PassResult(assignment.apply(choice), True, "; ".join([*filter(None, parts), counts]))
 
 
 _LEAST_EVALUATIONS = 4

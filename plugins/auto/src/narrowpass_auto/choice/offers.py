@@ -41,6 +41,12 @@ class Offers:
         """Return the choice of one candidate wherever it is offered."""
         return tuple(name if name in costs else KEEP for costs in self._of_regions())
 
+    def drop(self, name: str, reason: str) -> None:
+        """Offer a candidate to no unit any more, for a reason."""
+        for offers, reasons in zip(self.by_unit, self.reasons, strict=True):
+            if offers.pop(name, None) is not None:
+                reasons[name] = reason
+
     def noise(self, choice: Choice) -> dict[str, float]:
         """Return the noise that each candidate's units add to the outputs on the worst sample."""
         totals: dict[str, list[float]] = {}

@@ -1,9 +1,10 @@
 """The search for the best choice within a limit, by few runs of whole models.
 
-1. Each candidate wherever it is offered: their times correct those of the kernels.
-2. The best choice without a limit. Where it is within the limit, it is the result.
-3. The best choice within a budget of noise, again and again; what each run measures tightens or
+1. The best choice without a limit. Where it is within the limit, it is the result.
+2. The best choice within a budget of noise, again and again; what each run measures tightens or
    loosens the budget, and corrects the sensitivities.
+3. A candidate that is in one of these for the first time is run wherever it is offered: its time
+   corrects those of its kernels, and the best choice is asked for again.
 4. The best of those that were within the limit, timed longer, and judged on samples that nothing
    was chosen by. What is not, or is slower than the model as it was, is taken back.
 """
@@ -41,6 +42,9 @@ _LEAST_GAIN = 0.99
 _COMPARED, _NEAR = 4, 2.0
 """So many choices are timed with each other at the end, whose values are up to so many times the
 best: times of short runs on a busy machine are no better than that."""
+
+_SLOW = 1.1
+"""A candidate that takes so many times as long wherever it is offered is not run so."""
 
 _NOT_SLOWER = 1.02
 _FASTER = 0.98
@@ -117,6 +121,7 @@ class Search:
     progress: Callable[[str, int], object]
     _points: dict[Choice, Point] = field(default_factory=dict)
     _failed: dict[Choice, str] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
     _proofs: int = 0
 
     def run(self) -> Outcome:
@@ -126,8 +131,9 @@ class Search:
             PassError: a candidate failed on the whole model.
         """
         self._sensitivity = Sensitivity(self.offers.names())
-        self._uniform()
         best = self._solve(math.inf)
+        while self._uniform(best):
+            best = self._solve(math.inf)
         point = self._try(best, "fastest" if self.objective.seconds else "smallest")
         if best != self._keep() and (point is None or not self._well(point)):
             self._tighten()
@@ -184,21 +190,32 @@ class Search:
     def _likely(self, point: Point) -> float:
         return likely_error(point.found, is_mean=self.limit.is_mean)
 
-    def _uniform(self) -> None:
-        """Run each candidate wherever it is offered, those that may pay."""
-        problem = self._problem()
-        keep = problem.total(problem.keep())
-        for name in self.offers.names():
-            choice = self.offers.uniform(name)
-            cost = problem.total(choice)
-            pays = cost.seconds < 1.1 * keep.seconds or not self.timed
-            if self.objective.bytes:
-                pays = pays and cost.bytes < keep.bytes
-            if not pays or self._left() <= self.evaluations // 2:
+    def _uniform(self, choice: Choice) -> bool:
+        """Run the candidates of a choice that have not been, each wherever it is offered.
+
+        Those that take so long there that their parts cannot be told from noise are not run. One
+        that fails is offered no more.
+
+        Returns:
+            Whether the best choice may be another one now.
+        """
+        corrected = False
+        for name in sorted({*choice} - {KEEP} - self._seen):
+            self._seen.add(name)
+            problem = self._problem()
+            everywhere = self.offers.uniform(name)
+            slow = problem.total(everywhere).seconds >= _SLOW * problem.total(self._keep()).seconds
+            if (slow and self.timed) or self._left() <= self.evaluations // 2:
                 continue
-            point = self._try(choice, f"{name} everywhere")
+            point = self._try(everywhere, f"{name} everywhere")
             if point is not None and point.found.ratio is not None:
-                correct_times(self.offers, self._sensitivity, name, choice, point.found.ratio)
+                ratio = point.found.ratio
+                correct_times(self.offers, self._sensitivity, name, everywhere, ratio)
+                corrected = True
+            elif everywhere in self._failed:
+                self.offers.drop(name, self._failed[everywhere])
+                corrected = True
+        return corrected
 
     def _tighten(self) -> None:
         """Run the best choices within budgets that the runs so far say are the largest."""
@@ -208,6 +225,8 @@ class Search:
             if budget <= 0.0:
                 return
             choice = self._solve(budget)
+            if self._uniform(choice):
+                continue
             if not self._promises(choice):
                 return
             known = self._points.get(choice)

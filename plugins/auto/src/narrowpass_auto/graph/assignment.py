@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 from narrowpass_auto.choice.problem import KEEP, Choice
 from narrowpass_auto.measure.trials import rewrite
+from narrowpass_ir.sizes import count_bytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass import Candidate, Context
     from narrowpass_auto.graph.units import Region, Unit
+
+
+_KEPT_BYTES = 512 << 20
 
 
 class Assignment:
@@ -38,16 +42,27 @@ class Assignment:
     ) -> None:
         self._model, self._units, self._regions = model, units, regions
         self._followers, self._candidates, self._ctx = followers, candidates, ctx
+        self._kept: dict[Choice, ir.Model] = {}
 
     def apply(self, choice: Choice) -> ir.Model:
         """Return the model rewritten: the model itself where nothing is.
 
         A node that is no unit is rewritten with the units nearest to it, where these all have one
-        candidate.
+        candidate. Choices are rewritten once: their models are kept, the last ones that together
+        have no more than `_KEPT_BYTES` of constants.
 
         Raises:
             PassError: a candidate cannot rewrite it.
         """
+        model = self._kept.pop(choice, None) or self._rewritten(choice)
+        self._kept[choice] = model
+        sizes = {known: count_bytes(kept) for known, kept in self._kept.items()}
+        for known in list(self._kept)[:-1]:
+            if sum(sizes.values()) > _KEPT_BYTES:
+                del self._kept[known], sizes[known]
+        return model
+
+    def _rewritten(self, choice: Choice) -> ir.Model:
         of_unit = {
             unit: name
             for region, name in zip(self._regions, choice, strict=True)

@@ -86,7 +86,22 @@ def measure_offers(
                 for index, reason in kept.items():
                     reasons[place[index]][name] = reason
         done += len(group)
-    return Offers(units, regions, by_unit, reasons)
+    offers = Offers(units, regions, by_unit, reasons)
+    _drop_equal(offers)
+    return offers
+
+
+def _drop_equal(offers: Offers) -> None:
+    """Drop candidates that write the same as another in all units: each is run in whole models."""
+    seen: dict[tuple[object, ...], str] = {}
+    for name in offers.names():
+        written = tuple(
+            (offer.key, offer.loss, offer.bytes) if (offer := each.get(name)) else None
+            for each in offers.by_unit
+        )
+        first = seen.setdefault(written, name)
+        if first != name:
+            offers.drop(name, f"it writes the same as {first}")
 
 
 def _estimated(
