@@ -255,3 +255,13 @@ def test_few_rows_cannot_prove_that_classes_agree(caplog):
         assert all(
             "12 of 12 rows" in text and "0.779" in text and "59 rows" in text for text in said
         )
+
+
+def test_no_row_may_move():
+    """A limit of no row at all can be met: of others, a thousandth is as good as none."""
+    model, rng = dense(1), np.random.default_rng(0)
+    weights = (10.0 * np.eye(16) + 0.1 * rng.standard_normal((16, 16))).astype(np.float32)
+    model.graph.initializers["w0"].const_value = ir.Tensor(weights, name="w0")
+    samples = [{"x": np.eye(16, dtype=np.float32)[at : at + 2]} for at in range(8)]
+    auto = Auto(max_error=Limit("top1", 1.0), objective="bytes", allow=("bits8",))
+    assert auto.run(model, _context(samples)).modified

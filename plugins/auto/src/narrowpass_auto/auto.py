@@ -105,7 +105,7 @@ class Auto(Pass):
                 ctx.observer.log.warning("auto: %s", note)
         split = Split(samples)
         candidates = self._candidates(ctx)
-        inner = replace(ctx, samples=split.chosen_by if ctx.samples is not None else None)
+        inner = replace(ctx, samples=split.seen if ctx.samples is not None else None)
         red = self._red(named, ctx)
         units = find_units(named, red)
         if not units:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _GENERATED = 8
+_SEEN = 16
+"""Ranges hardly grow with more samples, and each rewrite of a whole model runs it on all."""
 
 
 class Split:
@@ -24,6 +26,7 @@ class Split:
 
     Attributes:
         chosen_by: the first, third, fifth and so on.
+        seen: the first `_SEEN` of these, which candidates calibrate and observe by.
         held_out: the second, fourth and so on; the only one where there is one alone.
         alone: whether there is one sample alone, which is in both.
     """
@@ -31,6 +34,7 @@ class Split:
     def __init__(self, samples: Samples) -> None:
         self.alone = sum(1 for _ in islice(samples, 2)) < 2
         self.chosen_by = Samples(samples.source, lambda: islice(samples, 0, None, 2))
+        self.seen = Samples(samples.source, lambda: islice(samples, 0, 2 * _SEEN, 2))
         start = 0 if self.alone else 1
         self.held_out = Samples(
             f"{samples.source}, held out", lambda: islice(samples, start, None, 2)

@@ -1,9 +1,9 @@
 """The search for the best choice within a limit, by few runs of whole models.
 
-1. The best choice without a limit. Where it is within the limit, it is the result.
+1. The candidate of least noise wherever it is offered: its error says how large the budget is.
 2. The best choice within a budget of noise, again and again; what each run measures tightens or
    loosens the budget, and corrects the sensitivities.
-3. A candidate that is in one of these for the first time is run wherever it is offered: its time
+3. A candidate that is in such a choice for the first time is run wherever it is offered: its time
    corrects those of its kernels, and the best choice is asked for again.
 4. The best of those that were within the limit, timed longer, and judged on samples that nothing
    was chosen by. What is not, or is slower than the model as it was, is taken back.
@@ -31,6 +31,13 @@ _RESERVED = 2
 
 _GOAL = 0.95
 """The share of the limit that the likely error of other samples is aimed at."""
+
+_MOST_GROWTH = 1e3
+"""Errors are not predicted further from a run than this."""
+
+_PROBES, _PROBED, _FAR = 3, 0.95, 10.0
+"""So many candidates are run everywhere at most before budgets are tried, which promise no more
+than this share of the time or bytes, until one errs by less than so many times the limit."""
 
 _STEP = 1.1
 _REPEATS = 12
@@ -131,13 +138,27 @@ class Search:
             PassError: a candidate failed on the whole model.
         """
         self._sensitivity = Sensitivity(self.offers.names())
-        best = self._solve(math.inf)
-        while self._uniform(best):
-            best = self._solve(math.inf)
-        point = self._try(best, "fastest" if self.objective.seconds else "smallest")
-        if best != self._keep() and (point is None or not self._well(point)):
-            self._tighten()
+        for name in self._gentlest()[:_PROBES]:
+            self._uniform([name])
+            if any(error < _FAR * self.limit.likely_bound for error in self._usable().values()):
+                break
+        self._tighten()
         return self._finish()
+
+    def _gentlest(self) -> list[str]:
+        """Return the candidates that promise a gain everywhere, the one of least noise first."""
+        problem = self._problem()
+        weights = self.weights(problem)
+        keep = problem.total(self._keep())
+        most = _PROBED * problem.value(self._keep(), weights)
+        found = []
+        for name in self.offers.names():
+            choice = self.offers.uniform(name)
+            cost = problem.total(choice)
+            slower = self.timed and cost.seconds > keep.seconds
+            if problem.value(choice, weights) < most and not slower:
+                found.append((max(cost.noise, default=0.0), name))
+        return [name for _, name in sorted(found)]
 
     def _keep(self) -> Choice:
         return (KEEP,) * len(self.offers.regions)
@@ -181,16 +202,16 @@ class Search:
         return point
 
     def _within(self, found: Evaluation) -> bool:
-        return max(found.error, found.expected) <= self.limit.bound
+        return found.error <= self.limit.bound and found.expected <= self.limit.likely_bound
 
     def _well(self, point: Point) -> bool:
         """Return whether other samples are likely to be within the limit, too."""
-        return self._likely(point) <= self.limit.bound
+        return self._likely(point) <= self.limit.likely_bound
 
     def _likely(self, point: Point) -> float:
         return likely_error(point.found, is_mean=self.limit.is_mean)
 
-    def _uniform(self, choice: Choice) -> bool:
+    def _uniform(self, choice: Sequence[str]) -> bool:
         """Run the candidates of a choice that have not been, each wherever it is offered.
 
         Those that take so long there that their parts cannot be told from noise are not run. One
@@ -225,19 +246,28 @@ class Search:
             if budget <= 0.0:
                 return
             choice = self._solve(budget)
+            if choice == self._keep() and budget == math.inf:
+                return
             if self._uniform(choice):
                 continue
             if not self._promises(choice):
                 return
             known = self._points.get(choice)
             if known is None and choice not in self._failed and choice != self._keep():
-                self._try(choice, f"noise budget {budget:.2g}")
+                self._try(choice, self._how(choice, budget))
                 factor, repeats = 1.0, 0
                 continue
+            if budget == math.inf:
+                return
             # It has been run: a budget that is a little larger, or smaller, has another choice.
             larger = choice == self._keep() or (known is not None and self._well(known))
             factor *= _STEP if larger else 1.0 / _STEP
             repeats += 1
+
+    def _how(self, choice: Choice, budget: float) -> str:
+        if choice == self._solve(math.inf):
+            return "fastest" if self.objective.seconds else "smallest"
+        return f"noise budget {budget:.2g}"
 
     def _promises(self, choice: Choice) -> bool:
         """Return whether a choice has been run, or promises more than those well within the limit.
@@ -261,16 +291,22 @@ class Search:
         """Return the noise, as the program predicts it, at which the error is the goal.
 
         The likely error of other samples is taken to grow with a power of the noise from the run
-        where it is nearest to the limit.
+        where it is nearest to the limit. It is infinite where no run had an error.
         """
-        goal = _GOAL * self.limit.bound
-        likely = {choice: self._likely(point) for choice, point in self._points.items()}
-        usable = [choice for choice, error in likely.items() if 0.0 < error < math.inf]
+        goal = _GOAL * self.limit.likely_bound
+        usable = self._usable()
         if not usable or goal <= 0.0:
-            return 0.0
-        nearest = min(usable, key=lambda choice: abs(math.log(likely[choice] / goal)))
+            exact = all(point.found.error == 0.0 for point in self._points.values())
+            return math.inf if exact else 0.0
+        nearest = min(usable, key=lambda choice: abs(math.log(usable[choice] / goal)))
         predicted = max(self._problem().total(nearest).noise)
-        return float(predicted * (goal / likely[nearest]) ** self.limit.power)
+        growth = min(goal / usable[nearest], _MOST_GROWTH)
+        return float(predicted * growth**self.limit.power)
+
+    def _usable(self) -> dict[Choice, float]:
+        """Return the likely errors of the choices that were run, those that say something."""
+        likely = {choice: self._likely(point) for choice, point in self._points.items()}
+        return {choice: error for choice, error in likely.items() if 0.0 < error < math.inf}
 
     def _finish(self) -> Outcome:
         """Prove the best of the choices within the limit."""
