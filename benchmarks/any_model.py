@@ -17,16 +17,15 @@ err by 1e-3, which is one rounding of theirs, and quantized forms by 2e-2.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from gallery import Model, collect
+from gallery import Model
+from gallery.command import chosen_models, parser_for, publish
 from gallery.feeds import feeds_of
 from gallery.packages import FOLDER
 from gallery.results import figure, lines
@@ -111,25 +110,14 @@ def is_right(row: dict[str, Any]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is asked for, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="*", help="a glob of names")
-    parser.add_argument("--groups", default="package,transformers,torch,dynamic,qdq,qoperator")
-    parser.add_argument("--threads", default="1", help="a number, or all")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = parser_for(
+        __doc__, groups="package,transformers,torch,dynamic,qdq,qoperator", rounds=5
+    )
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
-    parser.add_argument("--again", action="store_true", help="measure what exists, too")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--plot", type=Path)
     given = parser.parse_args(arguments)
     console = Console(stderr=True)
-    chosen = [
-        model
-        for model in collect()
-        if model.group in given.groups.split(",") and fnmatch(model.name, given.only)
-    ]
-    if given.list:
-        print(*(f"{model.group:14}{model.name}" for model in chosen), sep="\n")
+    chosen = chosen_models(given)
+    if not chosen:
         return
     threads = cores(given.threads)
     store = FOLDER / f"results-{threads}.json"
@@ -142,12 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             store.parent.mkdir(parents=True, exist_ok=True)
             store.write_text(json.dumps(known, indent=1))
         rows.append({**known[model.name], "right": is_right(known[model.name])})
-    text = "\n".join(lines(rows))
-    print(text)
-    if given.table:
-        given.table.write_text(text + "\n")
-    if given.plot:
-        given.plot.write_text(figure(rows))
+    publish(given, "\n".join(lines(rows)), figure(rows))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python benchmarks/choosing [--only 'silero*'] [--groups package,torch,transformers]
         [--max-error rel:1e-2] [--threads 1] [--rounds 9] [--limit SECONDS] [--again]
-        [--json] [--table TABLE.md] [--plot PLOT.svg] [--list]
+        [--json ALL.json] [--table TABLE.md] [--plot PLOT.svg] [--list]
+        [--measured]
 
 Models are those of the gallery (``benchmarks/gallery``). Each is built with `fold` alone, with
 `auto`, with each of our types wherever it goes, and by onnxruntime and NNCF, where these are
@@ -12,8 +13,9 @@ the model that `fold` wrote, and forms within the limit are timed in turns. The 
 classifiers.
 
 A model is measured in a process of its own, which is ended after ``--limit`` seconds. Figures stay
-in ``~/.cache/narrowpass-gallery``, one file a model, and are not measured again. What the times are
-of is one thread by default, since two are at the mercy of other programs on a busy machine.
+in ``~/.cache/narrowpass-gallery``, one file a model, and are not measured again; ``--measured``
+shows those that are there. Times are those of one thread by default: two are at the mercy of other
+programs on a busy machine.
 """
 
 from __future__ import annotations
@@ -24,62 +26,47 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `gallery`
 
 from figures import figure, lines, summary
-from gallery import Model, collect
+from gallery import Model
+from gallery.command import chosen_models, parser_for, publish
 from gallery.packages import FOLDER
 from measuring import Settings, measure
 from processes import ApartError, run_apart
+from runners.turns import cores
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is asked for, and print the table."""
-    given = _parser().parse_args(arguments)
-    chosen = [
-        model
-        for model in collect()
-        if model.group in given.groups.split(",") and fnmatch(model.name, given.only)
-    ]
-    if given.list:
-        print(*(f"{model.group:14}{model.name}" for model in chosen), sep="\n")
+    parser = parser_for(__doc__, groups="package,torch,transformers", rounds=9)
+    parser.add_argument("--max-error", help="for all models, in place of what each has")
+    parser.add_argument("--measured", action="store_true", help="measure nothing more")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds for a model")
+    parser.add_argument("--json", type=Path, help="write all figures to a file, too")
+    given = parser.parse_args(arguments)
+    chosen = chosen_models(given)
+    if not chosen:
         return
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.threads])
+    threads = cores(given.threads)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     settings = Settings(given.max_error, given.rounds)
     rows = []
     for index, model in enumerate(chosen, 1):
         path = _store(model, given)
-        if given.again or not path.exists():
+        if given.measured and not path.exists():
+            continue
+        if not given.measured and (given.again or not path.exists()):
             print(f"[{index}/{len(chosen)}] {model.name}", file=sys.stderr, flush=True)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(_measured(model.name, settings, given.limit), indent=1))
         rows.append(json.loads(path.read_text()))
-    table = "\n".join([*lines(rows), "", *summary(rows)])
-    print(json.dumps(rows, indent=1) if given.json else table)
-    if given.table:
-        given.table.write_text(table + "\n")
-    if given.plot:
-        given.plot.write_text(figure(rows))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="*", help="a glob of names")
-    parser.add_argument("--groups", default="package,torch,transformers")
-    parser.add_argument("--max-error", help="for all models, in place of what each has")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds for a model")
-    parser.add_argument("--again", action="store_true", help="measure what exists, too")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print all figures in place of a table")
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--plot", type=Path)
-    return parser
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    publish(given, "\n".join([*lines(rows), "", *summary(rows)]), figure(rows))
 
 
 def _measured(name: str, settings: Settings, limit: float) -> dict[str, Any]:
