@@ -62,6 +62,27 @@ def test_figures_are_shares_of_the_model_as_it_was(part):
     assert figures.figure(rows).count("<rect") == 3
 
 
+def test_peers_count_with_their_best_form_within_the_limit(part):
+    figures = part("figures")
+    peers = {"onnxruntime": form(3.0), "onnxruntime static": form(None, within=False)}
+    rows = [
+        row("one", auto=form(1.0), **peers),
+        row("two", auto=form(2.0), onnxruntime=form(8.0), **{"onnxruntime dynamic": form(4.0)}),
+        row("three", auto=form(1.0), onnxruntime={"failure": "no operator", "within": False}),
+    ]
+    assert figures.best_of_peer(rows[0], "onnxruntime") == ("onnxruntime", 0.75)
+    assert figures.best_of_peer(rows[1], "onnxruntime") == ("onnxruntime dynamic", 1.0)
+    assert figures.best_of_peer(rows[2], "onnxruntime") is None
+    table = list(figures.lines(rows))
+    assert "1.00 dynamic" in table[3]
+    text = "\n".join(figures.summary(rows))
+    # 3 and 2, of two models; the other runs nothing.
+    assert "best form within the limit, float32 among them (2 models): 2.45" in text
+        "Over onnxruntime's best form within the limit, float32 among them (2 models): 2.45" in text
+    )
+    assert "onnxruntime static: 1 of 1 built and run, 0 within; median of its builds 1 s." in text
+
+
 def test_pictures_have_edges_and_flat_areas(part):
     pictures = part("pictures")
     for shape in ((1, 3, 64, 80), (2, 64, 80, 3)):
@@ -88,14 +109,24 @@ def hang():
     time.sleep(600)
 
 
-@pytest.mark.parametrize(("build", "text"), [(crash, "ended with 7"), (hang, "not done after")])
-def test_what_crashes_or_hangs_is_a_row(part, build, text, monkeypatch):
-    processes, measuring = part("processes"), part("measuring")
-    context = processes.multiprocessing.get_context("fork")  # a spawned one has no patches
+def fail():
+    raise ValueError("no such file\nwith a second line")
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (crash, "its process ended with 7"),
+        (hang, "not done after 1 s"),
+        (fail, "ValueError: no such file"),
+    ],
+)
+def test_what_crashes_or_hangs_is_an_error(part, function, text, monkeypatch):
+    processes = part("processes")
+    context = processes.multiprocessing.get_context("fork")  # a spawned one cannot import this file
     monkeypatch.setattr(processes.multiprocessing, "get_context", lambda _: context)
-    model = part("gallery.model").Model("bad", "package", lambda _: build())
-    monkeypatch.setattr(processes, "collect", lambda: [model])
-    limit = 60.0 if build is crash else 1.0
-    found = processes.measure_apart("bad", measuring.Settings(None, 1), limit)
-    assert found["model"] == "bad"
-    assert text in found["failure"]
+    limit = 1.0 if function is hang else 60.0
+    with pytest.raises(processes.ApartError) as caught:
+        processes.run_apart(function, (), limit)
+    assert str(caught.value) == text
+    assert processes.run_apart(max, (2, 3), 60.0) == 3

@@ -291,7 +291,7 @@ def test_values_that_red_nodes_alone_touch_are_not_measured():
     )
     found = {item["node"]: item for item in bundle.reports[-1].methods["main"].decisions}
     first = fed @ weights["w0"]
-    # Rounding of 8 products of float32, in another order.
+    # 8 terms of float32, in another order.
     for node, right in (("mm0", first), ("mm1", first @ weights["w1"])):
         assert found[node]["measured"] == pytest.approx(np.abs(right).max(), rel=1e-5)
     assert found["mm1"]["decision"] == "green, narrow"

@@ -214,7 +214,7 @@ class Search:
     def _uniform(self, choice: Sequence[str]) -> bool:
         """Run the candidates of a choice that have not been, each wherever it is offered.
 
-        Those that take so long there that their parts cannot be told from noise are not run. One
+        Those that take so long there that nothing is learned from it are not run. One
         that fails is offered no more.
 
         Returns:
