@@ -78,8 +78,6 @@ def test_peers_count_with_their_best_form_within_the_limit(part):
     text = "\n".join(figures.summary(rows))
     # 3 and 2, of two models; the other runs nothing.
     assert "best form within the limit, float32 among them (2 models): 2.45" in text
-        "Over onnxruntime's best form within the limit, float32 among them (2 models): 2.45" in text
-    )
     assert "onnxruntime static: 1 of 1 built and run, 0 within; median of its builds 1 s." in text
 
 

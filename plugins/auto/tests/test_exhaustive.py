@@ -2,10 +2,12 @@
 
 import itertools
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from auto_kit import Coarse, dense, rows
+from scipy.stats import norm
 
 from narrowpass import Context, load_plugins
 from narrowpass.calibration.samples import Samples
@@ -19,7 +21,7 @@ CANDIDATES = {one.name: one for one in (Coarse("bits8", 8), Coarse("bits4", 4))}
 
 
 def _all(model, limit, samples, ctx):
-    """Return error and bytes of each choice."""
+    """Return the error that the worst of as many others is below in 99 of 100, and the bytes."""
     units = find_units(model)
     assignment = Assignment(
         model, units, find_regions(units), followers(model, units), CANDIDATES, ctx
@@ -31,7 +33,9 @@ def _all(model, limit, samples, ctx):
         meter = limit.meter()
         for feeds, wanted in zip(samples, right, strict=True):
             meter.add({"y": wanted}, {"y": _run(built, feeds)})
-        found[choice] = meter.error, count_bytes(built)
+        logs = np.log(np.maximum(meter.errors, 1e-30))
+        spread = norm.ppf(0.99 ** (1 / len(samples))) * logs.std(ddof=1)
+        found[choice] = np.exp(logs.mean() + spread), count_bytes(built)
     return found
 
 
@@ -42,7 +46,10 @@ def _run(model, feeds):
 @pytest.mark.parametrize("bound", ["rel:0.3", "rel:0.1", "rel:0.03", "cosine:0.995", "sqnr:25"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_bytes_are_those_of_the_best_choice(bound, seed):
-    """The best of all 81 choices with some distance to the limit is reached."""
+    """The best of all 81 choices that are likely to be within a limit of 0.85 is reached.
+
+    The pass aims at 0.9 of the limit.
+    """
     limit = Limit.parse(bound)
     model, samples = dense(4, seed=seed), rows(8, seed=seed + 5)
     registry = load_plugins().registry
@@ -54,7 +61,7 @@ def test_bytes_are_those_of_the_best_choice(bound, seed):
     )
     result = Auto(limit, "bytes").run(model.clone(), ctx)
     everything = _all(model, limit, samples[0::2], ctx)
-    best = min(size for error, size in everything.values() if error <= 0.7 * limit.bound)
+    best = min(size for error, size in everything.values() if error <= 0.85 * limit.bound)
     # A layer of 16 x 16 has 256 bytes in int8 and 128 in int4: a step is less than the difference.
     assert count_bytes(result.model) <= best + 16
     held_out = limit.meter()

@@ -116,6 +116,25 @@ def test_what_fails_on_other_samples_is_taken_back():
     assert "held out" in outcome.why
 
 
+def test_what_is_not_likely_to_hold_on_others_is_taken_back():
+    """Those held out are within the limit, and differ so much that others are not likely to be."""
+
+    class Uneven(Model):
+        def prove(self, choice):
+            found = super().prove(choice)
+            return replace(found, errors=tuple(found.error * np.array([0.0, 0.1, 0.4, 3.5])))
+
+        def found(self, choice):
+            found = super().found(choice)
+            return replace(found, errors=(found.error,) * 4)
+
+    costs = [{"good": offer(0.01, 0.5, 60)}] * 8
+    assert Model(costs).search(Limit("kl", 0.11)).chosen.choice == ("good",) * 8
+    outcome = Uneven(costs).search(Limit("kl", 0.11))
+    assert outcome.chosen is None
+    assert "likely on other samples" in outcome.why
+
+
 def test_what_is_slower_is_taken_back():
     """Kernels alone promise a gain that the whole model does not have."""
     model = Model(slower=6.0)

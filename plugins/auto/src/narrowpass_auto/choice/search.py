@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _RESERVED = 2
 """Evaluations that are kept for the proof."""
 
-_GOAL = 0.95
+_GOAL = 0.9
 """The share of the limit that the likely error of other samples is aimed at."""
 
 _MOST_GROWTH = 1e3
@@ -326,9 +326,13 @@ class Search:
             self._proofs += 1
             self.progress("proof", len(self._points) + self._proofs)
             proof = self.prove(point.choice)
+            likely = self._likely(replace(point, found=_both(point.found, proof)))
+            unlikely = self.limit.is_mean and likely > self.limit.likely_bound
             if not self._within(proof):
                 error = max(proof.error, proof.expected)
                 why = f"{self.limit.shown(error)} on the samples that are held out"
+            elif unlikely and len(proof.errors) >= FEWEST:
+                why = f"by those held out, {self.limit.shown(likely)} is likely on other samples"
             elif not self._pays(proof):
                 why = _slower(replace(point, found=proof))
             else:
@@ -387,6 +391,20 @@ class Search:
         return (
             f"the nearest, {least.how}, has {shown}, and others are likely to have up to {likely}"
         )
+
+
+def _both(one: Evaluation, other: Evaluation) -> Evaluation:
+    """Return an evaluation on the samples of two, for the error that is likely on others.
+
+    The error is the larger one; what margins let expect is the mean.
+    """
+    errors = (*one.errors, *other.errors)
+    return replace(
+        other,
+        errors=errors,
+        error=max(one.error, other.error),
+        expected=math.fsum(errors) / len(errors) if other.expected else 0.0,
+    )
 
 
 def _slower(point: Point) -> str:
