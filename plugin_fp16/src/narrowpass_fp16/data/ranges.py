@@ -176,7 +176,7 @@ def _largest(array: object) -> float:
         return 0.0
     if array.size == 1 and array.item() == NOT_RUN:
         return NOT_RUN
-    size = float(np.abs(array).max())
+    size = max(float(array.max()), -float(array.min()))  # without an array of magnitudes
     if np.isfinite(size):
         return size
     finite = np.abs(array[np.isfinite(array)])
