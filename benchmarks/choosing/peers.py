@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 from gallery.model import Feeds
 
 from narrowpass_auto.limits import Limit
+
+_AXIS = 13
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,18 @@ def _static(model: Path, folder: Path, samples: Sequence[Feeds], limit: str) -> 
         def get_next(self) -> Feeds | None:
             return next(self._left, None)
 
-    target = folder / "static.onnx"
+    ready, target = _prepared(model, folder), folder / "static.onnx"
+    opset = next(
+        item.version
+        for item in onnx.load(ready, load_external_data=False).opset_import
+        if item.domain in ("", "ai.onnx")
+    )
     quantization.quantize_static(
-        _prepared(model, folder),
+        ready,
         target,
         Reader(),
         quant_format=quantization.QuantFormat.QDQ,
-        per_channel=True,
+        per_channel=opset >= _AXIS,  # a scale for each channel came with that operator set
         activation_type=quantization.QuantType.QUInt8,
         weight_type=quantization.QuantType.QInt8,
     )
