@@ -11,8 +11,7 @@ implements hooks as functions marked with `hookimpl`::
         return [MyPass]
 
 Imports of heavy modules belong inside the functions: ``narrowpass plugins`` imports the entry
-module of every plugin and calls no hook. Each hook is called once, when the attribute of `Registry`
-that is named like it is first read.
+module of every plugin and calls no hook.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def narrowpass_passes() -> Iterable[type[Pass]]:  # type: ignore[empty-body]
     Returns:
         Subclasses of `narrowpass.Pass`, each a frozen dataclass with a ``name`` of its own.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.passes` is first read.
     """
 
 
@@ -59,7 +58,7 @@ def narrowpass_classifiers() -> Iterable[OpClassifier]:  # type: ignore[empty-bo
     Returns:
         Instances of `narrowpass.OpClassifier`, each with a ``name`` of its own.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.classifiers` is first read.
     """
 
 
@@ -70,7 +69,7 @@ def narrowpass_candidates() -> Iterable[Candidate]:  # type: ignore[empty-body]
     Returns:
         Instances of `narrowpass.Candidate`, each with a ``name`` of its own.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.candidates` is first read.
     """
 
 
@@ -84,7 +83,7 @@ def narrowpass_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
     Returns:
         Instances of `narrowpass.Backend`, each with a ``name`` of its own.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.backends` is first read.
     """
 
 
@@ -95,7 +94,7 @@ def narrowpass_instruments() -> Iterable[type[Instrument]]:  # type: ignore[empt
     Returns:
         Subclasses of `narrowpass.Instrument`, each a dataclass with a ``name`` of its own.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.instruments` is first read.
     """
 
 
@@ -107,7 +106,7 @@ def narrowpass_pipelines() -> Mapping[str, str]:  # type: ignore[empty-body]
         Pipeline text by name. It is parsed when it is first used, so that it may name passes of
         other plugins.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.pipelines` is first read.
     """
 
 
@@ -118,7 +117,7 @@ def narrowpass_reports() -> Iterable[ReportWriter]:  # type: ignore[empty-body]
     Returns:
         Instances of `narrowpass.ReportWriter`, each with a ``name`` of its own, the ending.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.reports` is first read.
     """
 
 
@@ -132,7 +131,7 @@ def narrowpass_importers() -> Iterable[Importer]:  # type: ignore[empty-body]
     Returns:
         Instances of `narrowpass_ir.importing.Importer`, each with a ``name`` of its own.
 
-    Since version 0.1.
+    Since version 0.1. Called once, when `Registry.importers` is first read.
     """
 
 
