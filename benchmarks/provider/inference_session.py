@@ -1,18 +1,21 @@
 """Sessions of narrowpass beside onnxruntime's: the cost of a call, of creation, whole packages.
 
+Forms: onnxruntime's class on its CPU provider, the same class with the execution provider of
+narrowpass before it, and narrowpass's own class.
+
     python benchmarks/provider/inference_session.py FOLDER [--part overhead|creation|packages ...]
         [--threads 1] [--runs 5]
 
 Each figure is the median of `--runs`. FOLDER takes the model and the cache.
 
 overhead  a call with one Relu of [2, 3] float32, in turns of 5000: `Program.run`, `run` and
-          `run_with_iobinding` of both classes.
+          `run_with_iobinding` of each form.
 creation  a session of 6 matrices of 4096 x 4096 (403 MB) in one file, each in a process of its
           own, after imports and a tiny session: processor time and wall time of the first session
           ever, of the first of a process, of a later one, and of onnxruntime's.
 packages  silero-vad, rapidocr-onnxruntime, magika, nudenet and ddddocr, those that are installed,
-          unmodified, with the class in the place of onnxruntime's or without: whether answers are
-          the same, wall and processor time. Processes take turns: threads of onnxruntime spin for
+          unmodified, with each form in the place of onnxruntime's class: whether answers are the
+          same, wall and processor time. Processes take turns: threads of onnxruntime spin for
           a while after a run, and would slow down the other in one process.
 """
 
@@ -38,10 +41,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
 import narrowpass_onnxruntime
+from narrowpass_onnxruntime.provider.defaults import prefer
 
 ORIGINAL = onnxruntime.InferenceSession
 OURS = narrowpass_onnxruntime.InferenceSession
-CLASSES = {"onnxruntime": ORIGINAL, "narrowpass": OURS}
+CPU, NARROWPASS = "CPUExecutionProvider", "NarrowpassExecutionProvider"
+FORMS = ("onnxruntime", "provider", "class")
 CALLS = 5000
 WIDTH, LAYERS = 4096, 6
 
@@ -66,11 +71,15 @@ def relu() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def with_threads(cls: Any, model: Any, threads: int) -> Any:
-    """Return a session with a number of threads."""
+def session_of(form: str, model: Any, threads: int | None = None) -> Any:
+    """Return a session of a form, with a number of threads."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return cls(model, options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = threads or 0
+    if form != "provider":
+        return (OURS if form == "class" else ORIGINAL)(model, options, providers=[CPU])
+    narrowpass_onnxruntime.register()
+    own = {} if threads is None else {"threads": str(threads)}
+    return ORIGINAL(model, options, providers=[NARROWPASS, CPU], provider_options=[own, {}])
 
 
 def overhead(threads: int, runs: int) -> None:
@@ -80,8 +89,8 @@ def overhead(threads: int, runs: int) -> None:
     feeds = {"x": x}
     program = narrowpass.load(model, threads=threads)
     calls: dict[str, Callable[[], Any]] = {"Program.run": lambda: program.run(feeds)}
-    for name, cls in CLASSES.items():
-        session = with_threads(cls, model.SerializeToString(), threads)
+    for name in FORMS:
+        session = session_of(name, model.SerializeToString(), threads)
         binding = session.io_binding()
         binding.bind_cpu_input("x", x)
         binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
@@ -124,20 +133,18 @@ def matmuls(folder: Path) -> Path:
 
 def create(name: str, path: str) -> None:
     """Print what creating two sessions takes, one after the other, as JSON."""
-    cls: Any = CLASSES[name]
-    tiny = {} if cls is ORIGINAL else {"providers": [("NarrowpassExecutionProvider", {"cache": 0})]}
-    cls(relu().SerializeToString(), **tiny)
-    print(json.dumps([timed(lambda: cls(path)) for _ in range(2)]))
+    session_of(name, relu().SerializeToString())
+    print(json.dumps([timed(lambda: session_of(name, path)) for _ in range(2)]))
 
 
 def creation(folder: Path, runs: int) -> None:
     """Print milliseconds of creating a session."""
     path = matmuls(folder)
     rows: dict[str, list[tuple[float, float]]] = {}
-    first = child("create", "narrowpass", str(path))
-    rows["narrowpass, first ever"] = [first[0]]
+    for name in FORMS[1:]:
+        rows[f"{name}, first ever"] = [child("create", name, str(path))[0]]
     for _ in range(runs):
-        for name in CLASSES:
+        for name in FORMS:
             one, other = child("create", name, str(path))
             rows.setdefault(f"{name}, first of a process", []).append(one)
             rows.setdefault(f"{name}, later", []).append(other)
@@ -231,9 +238,12 @@ PACKAGES = {
 }
 
 
-def package(cls: str, name: str) -> None:
+def package(form: str, name: str) -> None:
     """Print the answer of a package, and the medians of wall and processor time, as JSON."""
-    onnxruntime.InferenceSession = CLASSES[cls]
+    if form == "class":
+        onnxruntime.InferenceSession = OURS
+    elif form == "provider":
+        prefer("1")
     run = PACKAGES[name]()
     answer = run()
     run()
@@ -247,20 +257,27 @@ def packages(runs: int) -> None:
         if importlib.util.find_spec(name) is None:
             print(f"{name:22} is not installed")
             continue
-        rows: dict[str, list[Any]] = {cls: [] for cls in CLASSES}
+        rows: dict[str, list[Any]] = {form: [] for form in FORMS}
         for _ in range(runs):
-            for cls, found in rows.items():
-                found.append(child("package", cls, name))
-        one, other = (found[0][0] for found in rows.values())
-        same = one == other
-        if not same and isinstance(one[0], float):
-            same = f"within {np.abs(np.array(one) - other).max():.1e}"
-        times = "".join(
-            f"  {cls} {statistics.median(row[1] for row in found):8.2f} ms wall"
-            f" {statistics.median(row[2] for row in found):8.2f} ms processor"
-            for cls, found in rows.items()
-        )
-        print(f"{name:22} same {same} {times}", flush=True)
+            for form, found in rows.items():
+                found.append(child("package", form, name))
+        expected = rows[FORMS[0]][0][0]
+        for form, found in rows.items():
+            wall, processor = (statistics.median(row[index] for row in found) for index in (1, 2))
+            print(
+                f"{name:22} {form:12} {wall:8.2f} ms wall {processor:8.2f} ms processor"
+                f"  {agreement(expected, found[0][0])}",
+                flush=True,
+            )
+
+
+def agreement(expected: Any, answer: Any) -> str:
+    """Say how an answer differs from that of onnxruntime."""
+    if answer == expected:
+        return "the same answer"
+    if isinstance(expected[0], float):
+        return f"within {np.abs(np.array(expected) - answer).max():.1e}"
+    return f"another answer: {answer}"
 
 
 def main() -> None:
