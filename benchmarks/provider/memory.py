@@ -2,9 +2,9 @@
 
     python benchmarks/provider/memory.py FOLDER [--processes 8] [--threads 1]
 
-Each process creates a session of 6 matrices of 4096 x 4096 (403 MB) and runs it on one row. When all
-have run, the memory of all is counted, shared pages divided among those that share them (Pss), in
-MB and as a share of one process alone. FOLDER takes the model and the cache.
+Each process creates a session of 6 matrices of 4096 x 4096 (403 MB) and runs it on one row. When
+all have run, the memory of all is counted, shared pages divided among those that share them (Pss),
+in MB and as a share of one process alone. FOLDER takes the model and the cache.
 """
 
 from __future__ import annotations

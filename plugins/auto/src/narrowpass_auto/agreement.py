@@ -20,8 +20,6 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import beta
 
 Array = np.ndarray[Any, Any]
 
@@ -78,6 +76,8 @@ class Margins:
         return float(np.mean(found)) if found.size else 0.0
 
     def _of_rows(self) -> list[Array]:
+        from scipy.special import ndtr
+
         changes = np.concatenate([np.empty(0), *self._changes])
         deviation = math.sqrt(float(np.mean(changes**2))) if changes.size else 0.0
         if not deviation:
@@ -107,7 +107,11 @@ def proven_agreement(agreeing: int, rows: int) -> float:
     The bound of Clopper and Pearson, *The use of confidence or fiducial limits*, 1934, for rows
     that are independent.
     """
-    return float(beta.ppf(1.0 - CONFIDENCE, agreeing, rows - agreeing + 1)) if agreeing else 0.0
+    from scipy.special import betaincinv
+
+    if not agreeing:
+        return 0.0
+    return float(betaincinv(agreeing, rows - agreeing + 1, 1.0 - CONFIDENCE))
 
 
 def rows_to_prove(share: float) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from statistics import NormalDist
 from typing import TYPE_CHECKING
-
-from scipy.special import ndtri
 
 if TYPE_CHECKING:
     from narrowpass_auto.measure.evaluation import Evaluation
@@ -38,9 +37,9 @@ def likely_error(found: Evaluation, *, is_mean: bool) -> float:
     if is_mean:
         # Both means have the variance of a sample over their number, and so has the difference.
         deviation = statistics.stdev(errors) * math.sqrt(2 / len(errors))
-        return error + float(ndtri(_CONFIDENCE)) * deviation
+        return error + NormalDist().inv_cdf(_CONFIDENCE) * deviation
     logs = [math.log(error) for error in errors if error > 0.0]
     if len(logs) < FEWEST:
         return error / _SHARE
-    deviations = float(ndtri(_CONFIDENCE ** (1 / len(errors))))
+    deviations = NormalDist().inv_cdf(_CONFIDENCE ** (1 / len(errors)))
     return max(error, math.exp(statistics.fmean(logs) + deviations * statistics.stdev(logs)))

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from narrowpass.errors import PassError
 from narrowpass_auto.choice.quiet import stdout_to_stderr
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
 
 KEEP = ""
 """The candidate that leaves a region as it is."""
@@ -168,6 +170,8 @@ class Problem:
         if np.isfinite(budget) and budget > 0.0:
             most = [max(self.costs[region][name].noise, default=0.0) for region, name in variables]
             least[: len(most)] += _TIES * np.array(most) / budget
+        from scipy.optimize import Bounds, milp
+
         with stdout_to_stderr():
             solved = milp(
                 least,
@@ -204,6 +208,9 @@ class _Rows:
         self._most.append(most)
 
     def constraint(self, columns: int) -> LinearConstraint:
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import coo_array
+
         shape = (len(self._least), columns)
         # HiGHS takes indices of 32 bits; older versions of SciPy convert none.
         indices = np.array(self._rows, np.int32), np.array(self._columns, np.int32)

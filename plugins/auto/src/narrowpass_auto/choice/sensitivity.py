@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import nnls
 
 _PENALTY = 0.1
 _LEAST = 0.05
@@ -50,6 +49,8 @@ class Sensitivity:
         penalty = np.sqrt(_PENALTY) * np.eye(count) / mean
         system = np.vstack([rows, penalty])
         wanted = np.concatenate([np.ones(len(rows)), np.full(count, np.sqrt(_PENALTY))])
+        from scipy.optimize import nnls
+
         fitted, _ = nnls(system, wanted)
         least = _LEAST * mean
         self.factors = {
