@@ -126,8 +126,8 @@ class Context:
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
         observer: who watches the pass: its log and its progress.
         candidates: the installed candidates by name.
-        used: names of those that rewrote the model; the manifest names their plugins.
         exhibits: plots and tables, as JSON: see `narrowpass_report.exhibits`, which draws them.
+        used: names of candidates that rewrote the model; the manifest names their plugins.
     """
 
     target: Backend | None = None
@@ -137,8 +137,8 @@ class Context:
     decisions: list[Decision] = field(default_factory=list)
     observer: Observer = field(default_factory=Observer)
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
     exhibits: list[Mapping[str, Any]] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
 
 
 class Candidate(abc.ABC):
