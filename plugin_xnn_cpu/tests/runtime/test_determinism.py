@@ -23,6 +23,17 @@ def results(program, inputs):
     return [program.run({"x": x})["y"] for x in inputs]
 
 
+def packs_again(name, program):
+    """Whether XNNPACK packs although the cache may have the block.
+
+    It does not look for transposed convolutions. For static int8 it looks with a seed that differs
+    from call to call, so that it may miss the block.
+    """
+    if name == "int8_static":
+        return any(plan.kernel.startswith("xnn ") for plan in program.explain() if plan.kernel)
+    return name == "transposed"
+
+
 @pytest.mark.parametrize("kernels", ["chosen", "XNNPACK's"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
@@ -43,8 +54,8 @@ def test_the_same_bits_with_and_without_a_cache(tmp_path, name, threads, kernels
         for cache in (False, "memory", "cold", "warm"):
             chosen = True if cache in ("cold", "warm") else cache
             program = compiled(bundle, folder, cache=chosen, threads=threads)
-            # XNNPACK packs transposed convolutions without looking; small weights have no file.
-            if cache == "warm" and name != "transposed" and bundle.manifest.tensors:
+            # Small weights have no file.
+            if cache == "warm" and bundle.manifest.tensors and not packs_again(name, program):
                 assert weights(program)["packs"] == 0
                 assert weights(program)["mapped_bytes"] > 0
             got = results(program, inputs)
