@@ -62,7 +62,10 @@ NP_INLINE void accumulate(const uint8_t *weights, const float *const *x, size_t 
                                  const int vectors, const int layout) {
   UNROLL for (int v = 0; v < vectors; v++) {
     const vec w = upcast(weights + (size_t)v * LANES * element(layout), layout);
-    UNROLL for (int r = 0; r < rows; r++) acc[r][stream][v] += x[r][k] * w;
+    UNROLL for (int r = 0; r < rows; r++) {
+      /* Not left to the compiler: GEMM fuses, too, and a row has the same bits with either. */
+      acc[r][stream][v] = multiply_add(broadcast(x[r][k]), w, acc[r][stream][v]);
+    }
   }
 }
 
@@ -169,7 +172,7 @@ NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
     UNROLL for (int s = 0; s < streams; s++) {
       __builtin_prefetch((const uint8_t *)(table[s] + k) + PREFETCH_BYTES(NP_TABLE_F32), 0, 3);
       const vec w = *(const vec *)(table[s] + k);
-      UNROLL for (int r = 0; r < rows; r++) acc[r][s] += *(const vec *)(x[r] + k) * w;
+      UNROLL for (int r = 0; r < rows; r++) acc[r][s] = multiply_add(*(const vec *)(x[r] + k), w, acc[r][s]);
     }
   }
   UNROLL for (int s = 0; s < streams; s++) {
