@@ -93,6 +93,12 @@ def test_data_is_one_batch(call, rowwise, tmp_path):
     assert document["same"]
 
 
+def test_outputs_without_rows(call, tmp_path):
+    nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)]
+    path = saved(tmp_path / "sum.onnx", nodes)
+    assert "a row for each" in call("compare", path, "--across", "batch", code=2).err
+
+
 def test_axes_that_a_method_does_not_have(call, rowwise):
     document = call("compare", rowwise, "--across", "all", "--json").json
     assert set(document["missing"]) == {"padding", "isa"}

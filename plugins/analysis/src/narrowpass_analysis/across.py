@@ -29,7 +29,7 @@ import onnx_ir as ir
 from narrowpass.bundle import Bundle
 from narrowpass.driver import open_bundle
 from narrowpass.errors import BackendError, UsageError
-from narrowpass.runtime.backend import Backend, CompileOptions, Outputs, compile_bundle
+from narrowpass.runtime.backend import Backend, CompileOptions, Outputs, Program, compile_bundle
 from narrowpass_analysis.metrics import difference
 
 Array = np.ndarray[Any, Any]
@@ -126,6 +126,8 @@ class Method:
             )
         expected = run(self.feeds, 1)
         along = {name for name, value in expected.items() if _size(value, 0) == rows}
+        if not along:
+            raise UsageError(f"no output of method {self.name!r} has a row for each of the batch")
 
         def taken(order: Sequence[int]) -> Outputs:
             feeds = {n: a[list(order)] if n in batched else a for n, a in self.feeds.items()}
@@ -234,12 +236,12 @@ def batch_shapes(graph: ir.Graph) -> dict[str, tuple[int, ...]]:
 
 def runs_of(bundle: Bundle, backend: Backend, name: str) -> Run:
     """Return what runs a method, with programs that are compiled when they are first needed."""
-    programs: dict[int, Any] = {}
+    programs: dict[int, Program] = {}
 
     def run(feeds: Feeds, threads: int) -> Outputs:
         if threads not in programs:
             programs[threads] = compile_bundle(backend, bundle, CompileOptions(threads=threads))
-        return programs[threads].run(feeds, name)  # type: ignore[no-any-return]
+        return programs[threads].run(feeds, name)
 
     return run
 
