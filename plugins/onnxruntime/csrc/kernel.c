@@ -70,8 +70,27 @@ static void bind(const np_replay *replay, const np_bind *binds, size_t count, co
     replay->buffers[binds[i].buffer] = (char *)start + binds[i].offset;
 }
 
-/* Run the replay; return whether it fits the feeds and has computed the results. Errors of
- * onnxruntime are ignored: what runs next meets them again and reports them. */
+/* Whether nothing failed. Errors are released: what runs next meets them again and reports them. */
+static bool ok(OrtStatus *status) {
+  if (status == NULL) return true;
+  np_ort_loaded()->ReleaseStatus(status);
+  return false;
+}
+
+/* Find where onnxruntime wants a result; NULL where it has no bytes. Return whether it says so. */
+static bool result_memory(OrtKernelContext *context, size_t number, const np_result *result,
+                          void **data) {
+  const np_ort *ort = np_ort_loaded();
+  OrtValue *value = NULL;
+  *data = NULL;
+  if (!ok(ort->KernelContext_GetOutput(context, number, result->shape, result->rank, &value)) ||
+      value == NULL)
+    return false;
+  if (result->size == 0) return true;
+  return ok(ort->GetTensorMutableData(value, data)) && *data != NULL;
+}
+
+/* Run the replay; return whether it fits the feeds and has computed the results. */
 static bool run_again(np_kernel *kernel, OrtKernelContext *context) {
   const np_ort *ort = np_ort_loaded();
   const np_replay *replay = kernel->replay;
@@ -83,13 +102,13 @@ static bool run_again(np_kernel *kernel, OrtKernelContext *context) {
     size_t rank = 0;
     int type = 0;
     const void *data = NULL;
-    if (ort->KernelContext_GetInput(context, i, &value) != NULL || value == NULL) return false;
-    if (ort->GetTensorElementTypeAndShapeDataReference(value, &type, &shape, &rank) != NULL)
+    if (!ok(ort->KernelContext_GetInput(context, i, &value)) || value == NULL) return false;
+    if (!ok(ort->GetTensorElementTypeAndShapeDataReference(value, &type, &shape, &rank)))
       return false;
     if (type != feed->type || rank != feed->rank) return false;
     if (rank != 0 && memcmp(shape, feed->shape, rank * sizeof *shape) != 0) return false;
     if (feed->size == 0 || feed->bind_count == 0) continue;
-    if (ort->GetTensorData(value, &data) != NULL || data == NULL) return false;
+    if (!ok(ort->GetTensorData(value, &data)) || data == NULL) return false;
     data = readable(kernel, i, data, feed->size, replay->overread);
     if (data == NULL) return false;
     bind(replay, feed->binds, feed->bind_count, data);
@@ -97,26 +116,18 @@ static bool run_again(np_kernel *kernel, OrtKernelContext *context) {
   for (size_t i = 0; i < replay->result_count; i++) {
     const np_result *result = &replay->results[i];
     if (result->source != NULL) continue;
-    OrtValue *value = NULL;
-    void *data = NULL;
-    if (ort->KernelContext_GetOutput(context, i, result->shape, result->rank, &value) != NULL ||
-        value == NULL)
-      return false;
-    if (result->size == 0) continue;
-    if (ort->GetTensorMutableData(value, &data) != NULL || data == NULL) return false;
+    void *data;
+    if (!result_memory(context, i, result, &data)) return false;
+    if (data == NULL) continue;
     bind(replay, result->binds, result->bind_count, data);
   }
   if (replay->run(replay->tape) != 0) return false;
   for (size_t i = 0; i < replay->result_count; i++) {
     const np_result *result = &replay->results[i];
     if (result->source == NULL) continue;
-    OrtValue *value = NULL;
-    void *data = NULL;
-    if (ort->KernelContext_GetOutput(context, i, result->shape, result->rank, &value) != NULL ||
-        value == NULL)
-      return false;
-    if (result->size == 0) continue;
-    if (ort->GetTensorMutableData(value, &data) != NULL || data == NULL) return false;
+    void *data;
+    if (!result_memory(context, i, result, &data)) return false;
+    if (data == NULL) continue;
     memcpy(data, result->source, result->size);
   }
   return true;
