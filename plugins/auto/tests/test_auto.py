@@ -222,6 +222,7 @@ def test_names_are_given_to_nodes_without():
     assert name_nodes(result.model) == 0
 
 
+@pytest.mark.usefixtures("steady_times")
 def test_whole_build(tmp_path):
     pytest.importorskip("narrowpass_xnn_cpu")
     pytest.importorskip("narrowpass_int8_sym")

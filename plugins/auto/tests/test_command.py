@@ -86,6 +86,7 @@ def test_import_of_what_is_none(times, tmp_path, text):
     assert _run("tune", "import", str(tmp_path / "missing")).exit_code == 2
 
 
+@pytest.mark.usefixtures("steady_times")
 def test_build_with_max_error(tmp_path):
     pytest.importorskip("narrowpass_int8_sym")
     pytest.importorskip("narrowpass_xnn_cpu")

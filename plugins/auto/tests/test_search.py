@@ -116,6 +116,23 @@ def test_what_fails_on_other_samples_is_taken_back():
     assert "held out" in outcome.why
 
 
+def test_the_search_goes_on_where_a_candidate_errs_more_on_samples_held_out():
+    """Ranges of few samples are too narrow for others: its neighbour does not observe any."""
+
+    class Observing(Model):
+        def prove(self, choice):
+            found = super().prove(choice)
+            return replace(found, error=found.error * (8.0 if "fast" in choice else 1.0))
+
+    costs = [{"fast": offer(0.01, 0.2, 30), "good": offer(0.01, 0.5, 60)}] * 8
+    outcome = Observing(costs).search(Limit("kl", 0.1))
+    assert outcome.chosen.choice == ("good",) * 8
+    assert outcome.proof.error <= 0.1
+    alone = Observing([{"fast": offer(0.01, 0.2, 30)}] * 8).search(Limit("kl", 0.1))
+    assert alone.chosen.choice.count("fast") == 1
+    assert alone.proof.error <= 0.1
+
+
 def test_what_is_not_likely_to_hold_on_others_is_taken_back():
     """Those held out are within the limit, and differ so much that others are not likely to be."""
 

@@ -6,7 +6,9 @@
 3. A candidate that is in such a choice for the first time is run wherever it is offered: its time
    corrects those of its kernels, and the best choice is asked for again.
 4. The best of those that were within the limit, timed longer, and judged on samples that nothing
-   was chosen by. What is not, or is slower than the model as it was, is taken back.
+   was chosen by. What is not, or is slower than the model as it was, is taken back. Where samples
+   held out showed a larger error, the candidates of that choice are taken to err more by as much,
+   and the search goes on from 2.
 """
 
 from __future__ import annotations
@@ -130,6 +132,8 @@ class Search:
     _failed: dict[Choice, str] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
     _proofs: int = 0
+    _refused: set[Choice] = field(default_factory=set)
+    _doubts: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> Outcome:
         """Search.
@@ -142,8 +146,15 @@ class Search:
             self._uniform([name])
             if any(error < _FAR * self.limit.likely_bound for error in self._usable().values()):
                 break
-        self._tighten()
-        return self._finish()
+        why = ""
+        while True:
+            self._tighten()
+            doubts, runs = dict(self._doubts), len(self._points)
+            outcome = self._finish()
+            learned = self._doubts != doubts or len(self._points) != runs
+            why = why or outcome.why
+            if outcome.chosen or not learned or self._left() <= _RESERVED:
+                return outcome if outcome.chosen else replace(outcome, why=why)
 
     def _gentlest(self) -> list[str]:
         """Return the candidates that promise a gain everywhere, the one of least noise first."""
@@ -209,7 +220,23 @@ class Search:
         return self._likely(point) <= self.limit.likely_bound
 
     def _likely(self, point: Point) -> float:
-        return likely_error(point.found, is_mean=self.limit.is_mean)
+        doubt = max((self._doubts.get(name, 1.0) for name in point.choice), default=1.0)
+        return doubt * likely_error(point.found, is_mean=self.limit.is_mean)
+
+    def _doubt(self, point: Point, proof: Evaluation) -> None:
+        """Learn by how much more the candidates of a choice err on samples held out.
+
+        A candidate that observes ranges errs more on samples that it has not seen, those of fewer
+        samples by more.
+        """
+        self._refused.add(point.choice)
+        error = max(proof.error, proof.expected)
+        likely = likely_error(point.found, is_mean=self.limit.is_mean)
+        if not (0.0 < likely < math.inf) or not math.isfinite(error):
+            return
+        for name in {*point.choice} - {KEEP}:
+            doubt = self._doubts[name] = max(self._doubts.get(name, 1.0), error / likely)
+            self._sensitivity.doubt(name, doubt**self.limit.power)
 
     def _uniform(self, choice: Sequence[str]) -> bool:
         """Run the candidates of a choice that have not been, each wherever it is offered.
@@ -313,7 +340,9 @@ class Search:
         points = [
             point
             for point in self._points.values()
-            if self._within(point.found) and (self._well(point) or len(point.found.errors) < FEWEST)
+            if point.choice not in self._refused
+            and self._within(point.found)
+            and (self._well(point) or len(point.found.errors) < FEWEST)
         ]
         points = self._compared(points)
         why = ""
@@ -331,6 +360,7 @@ class Search:
             if not self._within(proof):
                 error = max(proof.error, proof.expected)
                 why = f"{self.limit.shown(error)} on the samples that are held out"
+                self._doubt(point, proof)
             elif unlikely and len(proof.errors) >= FEWEST:
                 why = f"by those held out, {self.limit.shown(likely)} is likely on other samples"
             elif not self._pays(proof):

@@ -29,7 +29,22 @@ class Sensitivity:
         self._names = list(names)
         self._noise: list[list[float]] = []
         self._measured: list[float] = []
-        self.factors = dict.fromkeys(names, 1.0)
+        self._fitted = dict.fromkeys(names, 1.0)
+        self._doubts: dict[str, float] = {}
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """By the name of each candidate, what the noise of its units alone is multiplied by."""
+        return {name: fitted * self._doubts.get(name, 1.0) for name, fitted in self._fitted.items()}
+
+    def doubt(self, name: str, factor: float) -> None:
+        """Multiply the noise of a candidate by a factor, whatever its runs showed.
+
+        Args:
+            name: of the candidate.
+            factor: by which other samples have more noise than those of the runs.
+        """
+        self._doubts[name] = factor
 
     def add(self, noise: Mapping[str, float], measured: float) -> None:
         """Note a run, and fit again.
@@ -53,6 +68,6 @@ class Sensitivity:
 
         fitted, _ = nnls(system, wanted)
         least = _LEAST * mean
-        self.factors = {
+        self._fitted = {
             name: max(float(value), least) for name, value in zip(self._names, fitted, strict=True)
         }

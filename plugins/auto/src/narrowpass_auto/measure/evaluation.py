@@ -63,9 +63,9 @@ class Evaluator:
     """
 
     def __init__(self, model: ir.Model, samples: Samples, limit: Limit, backend: Backend) -> None:
-        self._backend, self._samples, self._limit = backend, samples, limit
-        self._right = _compile(backend, model)
+        self._backend, self._samples, self._limit, self._model = backend, samples, limit, model
         self._kept: list[Outputs] = []
+        self._program: Program | None = None
         kept = 0
         for feeds in samples:
             outputs = self._right.run(feeds)
@@ -74,9 +74,18 @@ class Evaluator:
                 break
             self._kept.append({name: _copied(array) for name, array in outputs.items()})
 
+    @property
+    def _right(self) -> Program:
+        """The program of the model as it was, compiled anew after `close`."""
+        if self._program is None:
+            self._program = _compile(self._backend, self._model)
+        return self._program
+
     def close(self) -> None:
-        """Free the program of the model as it was."""
-        self._right.close()
+        """Free the program of the model as it was until the next measurement."""
+        if self._program is not None:
+            self._program.close()
+            self._program = None
 
     def measure(self, model: ir.Model, seconds: float) -> tuple[Meter, float | None]:
         """Return what measured the error of a model, and the ratio of its time; see `Evaluation`.
