@@ -1,4 +1,4 @@
-"""Builds the C extension, beside the XNNPACK that it is linked with."""
+"""Builds the C extension, beside the XNNPACK that it is linked with, or with portable operators."""
 
 import atexit
 import os
@@ -22,11 +22,15 @@ class BuildWithLibrary(build_ext):
     """Puts the library into the package before the extension is linked against it."""
 
     def run(self) -> None:
-        """Bundle the library, then build as usual."""
+        """Bundle the library, if there is one, then build as usual."""
         package = Path(self.get_ext_fullpath("narrowpass_xnn_cpu.native._xnn")).parent
-        files = bundle.bundle(package / "lib")
+        files = [] if bundle.is_portable() else bundle.bundle(package / "lib")
         for extension in self.extensions:
             extension.extra_objects = [str(file) for file in files]
+            if bundle.is_portable():
+                extension.sources += sorted(map(str, Path("portable").glob("*.c")))
+                extension.include_dirs.append("portable")
+                extension.libraries.append("m")
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
@@ -80,7 +84,8 @@ class BuildWithLibrary(build_ext):
     def get_outputs(self) -> list[str]:
         """Name the library's files too, so that a wheel takes them."""
         package = Path(self.get_ext_fullpath("narrowpass_xnn_cpu.native._xnn")).parent
-        return [*super().get_outputs(), *map(str, bundle.files(package / "lib"))]
+        files = [] if bundle.is_portable() else bundle.files(package / "lib")
+        return [*super().get_outputs(), *map(str, files)]
 
 
 # Not in the source tree: a wheel must not take what an earlier build left there.

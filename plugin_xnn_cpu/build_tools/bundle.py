@@ -28,6 +28,19 @@ LIBRARIES = {
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
+PORTABLE = "NARROWPASS_XNN_PORTABLE"
+"""Variable that builds with the operators of `portable` in place of XNNPACK, whatever it holds."""
+
+
+def is_portable() -> bool:
+    """Return whether the build has operators in plain C in place of XNNPACK.
+
+    There are builds of XNNPACK for Linux with glibc on two kinds of processors.
+    """
+    known = platform.machine().lower() in _MACHINES and platform.libc_ver()[0] == "glibc"
+    return PORTABLE in os.environ or (sys.platform == "linux" and not known)
+
+
 def files(folder: Path) -> list[Path]:
     """Return the paths of the bundled libraries in `folder`."""
     return [folder / name for name in LIBRARIES.values()]

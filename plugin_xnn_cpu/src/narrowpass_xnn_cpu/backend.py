@@ -52,16 +52,20 @@ class XnnCpuBackend(Backend):
     def details(self) -> Mapping[str, str]:
         """Return the instruction sets in use, and those of the processor if they are capped.
 
-        ``amx`` says why a processor's AMX cannot be used, where that is so.
+        ``amx`` says why a processor's AMX cannot be used, and ``xnnpack`` what stands in for it,
+        where that is so.
         """
         from narrowpass_xnn_cpu.native import isa
-        from narrowpass_xnn_cpu.native.library import extension
+        from narrowpass_xnn_cpu.native.library import extension, is_portable
 
         lib = extension().lib
         used, detected = isa.in_use(lib), isa.detected(lib)
         found = {"isa": used} if used == detected else {"isa": used, "processor": detected}
-        reason = isa.unused_amx(lib)
-        return found | {"amx": reason} if reason else found
+        if reason := isa.unused_amx(lib):
+            found["amx"] = reason
+        if is_portable():
+            found["xnnpack"] = "not in this build: its operators are plain C, on one thread"
+        return found
 
     def instruction_sets(self) -> Mapping[str, Mapping[str, str]]:
         """Return the levels of this processor, each with the variable that caps kernels at it."""

@@ -131,6 +131,7 @@ def test_epilogues(target, kind, outputs, channels, rows, function, residual, in
     assert (np.abs(result - wanted) <= allowed).all()
 
 
+@pytest.mark.xnnpack
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 def test_there_is_such_an_operator_on_processors_with_avx_512(kind):
     lib = gemv.extension().lib
@@ -172,6 +173,7 @@ def test_nan_and_infinity_stay(kind, target, monkeypatch):
         np.testing.assert_array_equal(result[2], np.clip(np.inf * matrix[:, 11], -1, 1))
 
 
+@pytest.mark.xnnpack
 def test_matrices_in_another_layout_run_on_xnnpack(monkeypatch):
     look = xnn_matmul._layout.__wrapped__
     kinds = {**panels._KINDS, "float16": ("NP_PANELS_F16", 2, 4)}

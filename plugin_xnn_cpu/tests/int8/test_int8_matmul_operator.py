@@ -56,6 +56,7 @@ def test_nothing_is_read_beyond_the_constants(inputs):
         libc.mprotect(ctypes.c_void_p(start + 3 * page), page, 3)
 
 
+@pytest.mark.xnnpack
 @pytest.mark.parametrize("unsigned", [False, True])
 def test_rows_of_either_sign(unsigned):
     """Which a program takes depends on the processor; blocks of one are not taken for the other."""

@@ -78,6 +78,7 @@ def check_steps(model, program, x) -> float:
     return float((difference == 0).mean())
 
 
+@pytest.mark.xnnpack
 def test_weights_that_are_cast():
     """A model whose weights are stored in half the size: the Cast is done when they are packed."""
     weight = RNG.standard_normal((6, 5)).astype(np.float16)

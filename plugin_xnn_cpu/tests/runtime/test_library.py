@@ -21,6 +21,7 @@ LIBRARIES = sorted(FOLDER.glob("lib/*.so"))
 EXTENSION = FOLDER / "_xnn.abi3.so"
 
 
+@pytest.mark.xnnpack
 def test_the_library_is_bundled():
     assert native.unavailable() is None
     assert len(LIBRARIES) == 3
@@ -119,6 +120,7 @@ def loads(environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.xnnpack
 def test_another_build_of_xnnpack_is_loaded(tmp_path):
     for file in LIBRARIES:
         shutil.copy(file, tmp_path)
@@ -126,6 +128,7 @@ def test_another_build_of_xnnpack_is_loaded(tmp_path):
     assert loads({"NARROWPASS_XNNPACK": str(path)}).split() == ["None", str(path)]
 
 
+@pytest.mark.xnnpack
 def test_another_build_that_will_not_do(tmp_path):
     gone = loads({"NARROWPASS_XNNPACK": str(tmp_path / "gone.so")})
     assert gone.startswith("NARROWPASS_XNNPACK: ")

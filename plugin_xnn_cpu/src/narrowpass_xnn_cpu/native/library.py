@@ -19,6 +19,9 @@ from narrowpass_xnn_cpu.native.runtime import signals
 _IDENTIFIER = "78e8776e742aaec2e0f3c3ef26613bab845df743a5047533d6900dea608b1385"
 """XNNPACK's identifier of the bundled build, on x86-64: a digest of the kernels' sources."""
 
+_PORTABLE = b"narrowpass portable operators"
+"""How the identifier of operators in plain C begins, which stand in for XNNPACK."""
+
 _LOADING = threading.Lock()
 
 
@@ -46,9 +49,10 @@ def _load() -> Any:
     with _LOADING:
         extension = _import_extension(other, level)
     ffi, lib = extension.ffi, extension.lib
-    size = lib.xnn_experimental_get_build_identifier_size()
-    found = bytes(ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size)).hex()
-    if other is None and platform.machine() == "x86_64" and found != _IDENTIFIER:
+    found = _identifier(extension).hex()
+    portable = _identifier(extension).startswith(_PORTABLE)
+    known = portable or platform.machine() != "x86_64" or found == _IDENTIFIER
+    if other is None and not known:
         raise LibraryUnavailableError(
             f"the XNNPACK that was loaded is build {found[:16]}, not {_IDENTIFIER[:16]}: another "
             "library stands where narrowpass-xnn-cpu has its own; reinstall narrowpass-xnn-cpu"
@@ -76,7 +80,7 @@ def _import_extension(other: str | None, level: str) -> Any:
             takes it for the bundled one, by its SONAME.
         level: of instruction sets that XNNPACK may use; empty for all.
     """
-    flags = sys.getdlopenflags()
+    flags, folder = sys.getdlopenflags(), Path(__file__).parent / "lib"
     bound = os.RTLD_NOW | os.RTLD_LOCAL
     # Sanitizers do not work with RTLD_DEEPBIND; their test environment sets this variable.
     if not os.environ.get("NARROWPASS_XNN_WITHOUT_DEEPBIND"):
@@ -85,8 +89,8 @@ def _import_extension(other: str | None, level: str) -> Any:
     try:
         if other is not None:
             _preload(other, bound)
-        if level:
-            isa.cap_xnnpack(level, Path(__file__).parent / "lib", cpu.flags(), bound)
+        if level and folder.is_dir():  # portable operators have no levels
+            isa.cap_xnnpack(level, folder, cpu.flags(), bound)
         _xnn = importlib.import_module("narrowpass_xnn_cpu.native._xnn")
     except isa.CapError as error:
         raise LibraryUnavailableError(str(error)) from error
@@ -141,6 +145,22 @@ def _check_other_build(extension: Any, path: str) -> None:
             "interface is not that of plugin_xnn_cpu/csrc/xnnpack/xnnpack.h"
         )
     lib.xnn_delete_operator(handle[0])
+
+
+def _identifier(extension: Any) -> bytes:
+    """Return the identifier of the build of XNNPACK, or of what stands in for it."""
+    lib = extension.lib
+    size = lib.xnn_experimental_get_build_identifier_size()
+    return bytes(extension.ffi.buffer(lib.xnn_experimental_get_build_identifier_data(), size))
+
+
+@functools.cache
+def is_portable() -> bool:
+    """Return whether operators in plain C stand in for XNNPACK, where no build of it is to be had.
+
+    They run on one thread, and have no GEMM of float16 and no rows of uint8.
+    """
+    return _identifier(extension()).startswith(_PORTABLE)
 
 
 @functools.cache
