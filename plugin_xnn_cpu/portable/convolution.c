@@ -117,18 +117,18 @@ static size_t source_of(const convolution *op, size_t at, size_t k, size_t strid
   return from < size ? from : SIZE_MAX;
 }
 
-static void store(const convolution *op, const void *sums, const float *scales, size_t at,
+static void store(const convolution *op, const void *acc, const float *scales, size_t at,
                   size_t columns) {
   if (!op->is_int8) {
     float *out = (float *)op->base.out + at;
-    const float *values = sums;
+    const float *values = acc;
     for (size_t n = 0; n < columns; n++) {
       out[n] = np_portable_clamp(values[n], op->low, op->high);
     }
     return;
   }
   int8_t *out = (int8_t *)op->base.out + at;
-  const int32_t *values = sums;
+  const int32_t *values = acc;
   const float zero = (float)op->out.zero_point;
   for (size_t n = 0; n < columns; n++) {
     const float value = (float)values[n] * scales[n];
@@ -159,8 +159,8 @@ static void run_part(const convolution *op, size_t group, size_t index, size_t i
   union {
     float f[NP_COLUMNS];
     int32_t i[NP_COLUMNS];
-  } sums;
-  memcpy(&sums, part.bias, sizeof sums);
+  } acc;
+  memcpy(&acc, part.bias, sizeof acc);
   const size_t depth = op->is_depthwise ? 1 : op->group_inputs;
   for (size_t tap = 0; tap < op->kernel_height * op->kernel_width; tap++) {
     const uint8_t *pixel = pixel_of(op, image, y, x, tap);
@@ -171,9 +171,9 @@ static void run_part(const convolution *op, size_t group, size_t index, size_t i
         const size_t channel = (part.start + n) / op->group_outputs;
         if (op->is_int8) {
           const int32_t value = ((const int8_t *)pixel)[channel] - op->in.zero_point;
-          sums.i[n] += value * ((const int8_t *)w)[n];
+          acc.i[n] += value * ((const int8_t *)w)[n];
         } else {
-          sums.f[n] += ((const float *)(const void *)pixel)[channel] *
+          acc.f[n] += ((const float *)(const void *)pixel)[channel] *
                        ((const float *)(const void *)w)[n];
         }
       }
@@ -182,15 +182,15 @@ static void run_part(const convolution *op, size_t group, size_t index, size_t i
     pixel += element * group * depth;
     if (op->is_int8) {
       np_multiply_s8((const int8_t *)pixel, op->in.zero_point, (const int8_t *)w, l->width, depth,
-                     sums.i);
+                     acc.i);
     } else {
       np_multiply_f32((const float *)(const void *)pixel, (const float *)(const void *)w, l->width,
-                      depth, sums.f);
+                      depth, acc.f);
     }
   }
   const size_t outputs = op->groups * op->group_outputs;
   const size_t at = ((image * op->out_height + y) * op->out_width + x) * outputs;
-  store(op, &sums, part.scales,
+  store(op, &acc, part.scales,
         at + (op->is_depthwise ? 0 : group * op->group_outputs) + part.start, part.columns);
 }
 

@@ -158,8 +158,8 @@ static void run_int8(const binary *op, const int8_t *a, const int8_t *b, int8_t 
     const float low = -128.0f - (float)z.zero_point, high = 127.0f - (float)z.zero_point;
     const float scale = x.scale * y.scale / z.scale;
     for (size_t i = 0; i < count; i++) {
-      const int32_t product = (a[i * step_a] - x.zero_point) * (b[i * step_b] - y.zero_point);
-      out[i] = (int8_t)(np_portable_round((float)product * scale, low, high) + z.zero_point);
+      const int32_t scaled = (a[i * step_a] - x.zero_point) * (b[i * step_b] - y.zero_point);
+      out[i] = (int8_t)(np_portable_round((float)scaled * scale, low, high) + z.zero_point);
     }
     return;
   }

@@ -67,11 +67,11 @@ static void run_f32(const struct xnn_operator *base) {
   for (size_t i = 0; i < np_part_count(&op->layout); i++) {
     const np_part p = np_part_of(op->packed, &op->layout, i);
     for (size_t row = 0; row < op->rows; row++) {
-      float sums[NP_COLUMNS];
-      memcpy(sums, p.bias, sizeof sums);
+      float acc[NP_COLUMNS];
+      memcpy(acc, p.bias, sizeof acc);
       np_multiply_f32((const float *)base->a + row * op->layout.depth, p.weights, op->layout.width,
-                      op->layout.depth, sums);
-      store(op, &p, row, sums);
+                      op->layout.depth, acc);
+      store(op, &p, row, acc);
     }
   }
 }
@@ -89,13 +89,13 @@ static void run_bf16(const struct xnn_operator *base) {
     const np_part p = np_part_of(op->packed, &op->layout, i);
     for (size_t row = 0; row < op->rows; row++) {
       const uint16_t *x = (const uint16_t *)base->a + row * op->layout.depth, *w = p.weights;
-      float sums[NP_COLUMNS];
-      memcpy(sums, p.bias, sizeof sums);
+      float acc[NP_COLUMNS];
+      memcpy(acc, p.bias, sizeof acc);
       for (size_t k = 0; k < op->layout.depth; k++, w += op->layout.width) {
         const float value = of_bf16(x[k]);
-        for (size_t n = 0; n < NP_COLUMNS; n++) sums[n] += value * of_bf16(w[n]);
+        for (size_t n = 0; n < NP_COLUMNS; n++) acc[n] += value * of_bf16(w[n]);
       }
-      store(op, &p, row, sums);
+      store(op, &p, row, acc);
     }
   }
 }
@@ -108,13 +108,13 @@ static void run_f32_int8(const struct xnn_operator *base) {
     for (size_t row = 0; row < op->rows; row++) {
       const float *x = (const float *)base->a + row * op->layout.depth;
       const int8_t *w = p.weights;
-      float sums[NP_COLUMNS];
-      memcpy(sums, p.bias, sizeof sums);
+      float acc[NP_COLUMNS];
+      memcpy(acc, p.bias, sizeof acc);
       for (size_t k = 0; k < op->layout.depth; k++, w += op->layout.width) {
-        for (size_t n = 0; n < NP_COLUMNS; n++) sums[n] += x[k] * (float)w[n];
+        for (size_t n = 0; n < NP_COLUMNS; n++) acc[n] += x[k] * (float)w[n];
       }
-      for (size_t n = 0; n < NP_COLUMNS; n++) sums[n] *= p.scales[n];
-      store(op, &p, row, sums);
+      for (size_t n = 0; n < NP_COLUMNS; n++) acc[n] *= p.scales[n];
+      store(op, &p, row, acc);
     }
   }
 }
@@ -125,13 +125,13 @@ static void run_int8(const struct xnn_operator *base) {
   for (size_t i = 0; i < np_part_count(&op->layout); i++) {
     const np_part p = np_part_of(op->packed, &op->layout, i);
     for (size_t row = 0; row < op->rows; row++) {
-      int32_t sums[NP_COLUMNS];
-      memcpy(sums, p.bias, sizeof sums);
+      int32_t acc[NP_COLUMNS];
+      memcpy(acc, p.bias, sizeof acc);
       np_multiply_s8((const int8_t *)base->a + row * op->layout.depth, op->in.zero_point,
-                     p.weights, op->layout.width, op->layout.depth, sums);
+                     p.weights, op->layout.width, op->layout.depth, acc);
       int8_t *out = (int8_t *)base->out + row * op->layout.outputs + p.start;
       for (size_t n = 0; n < p.columns; n++) {
-        const float value = (float)sums[n] * p.scales[n];
+        const float value = (float)acc[n] * p.scales[n];
         out[n] = (int8_t)(np_portable_round(value, op->low - zero, op->high - zero) +
                           op->out.zero_point);
       }
@@ -145,13 +145,13 @@ static void run_rows_int8(const struct xnn_operator *base) {
     const np_part p = np_part_of(op->packed, &op->layout, i);
     const float *bias = p.bias;
     for (size_t row = 0; row < op->rows; row++) {
-      int32_t sums[NP_COLUMNS] = {0};
+      int32_t acc[NP_COLUMNS] = {0};
       float values[NP_COLUMNS];
       const struct xnn_quantization_params range = op->ranges[row];
       np_multiply_s8((const int8_t *)base->a + row * op->layout.depth, range.zero_point, p.weights,
-                     op->layout.width, op->layout.depth, sums);
+                     op->layout.width, op->layout.depth, acc);
       for (size_t n = 0; n < NP_COLUMNS; n++) {
-        values[n] = (float)sums[n] * range.scale * p.scales[n] + bias[n];
+        values[n] = (float)acc[n] * range.scale * p.scales[n] + bias[n];
       }
       store(op, &p, row, values);
     }

@@ -75,17 +75,17 @@ size_t np_portable_width(bool is_float);
 
 /* Accumulates a row of a float32 operand times NP_COLUMNS columns. */
 static inline void np_multiply_f32(const float *restrict x, const float *restrict w, size_t width,
-                                   size_t depth, float *restrict sums) {
+                                   size_t depth, float *restrict acc) {
   for (size_t k = 0; k < depth; k++, w += width) {
-    for (size_t n = 0; n < NP_COLUMNS; n++) sums[n] += x[k] * w[n];
+    for (size_t n = 0; n < NP_COLUMNS; n++) acc[n] += x[k] * w[n];
   }
 }
 
 /* The same for an int8 operand whose zero point is `zero`. */
 static inline void np_multiply_s8(const int8_t *restrict x, int32_t zero, const int8_t *restrict w,
-                                  size_t width, size_t depth, int32_t *restrict sums) {
+                                  size_t width, size_t depth, int32_t *restrict acc) {
   for (size_t k = 0; k < depth; k++, w += width) {
     const int32_t value = x[k] - zero;
-    for (size_t n = 0; n < NP_COLUMNS; n++) sums[n] += value * w[n];
+    for (size_t n = 0; n < NP_COLUMNS; n++) acc[n] += value * w[n];
   }
 }
