@@ -1,0 +1,211 @@
+"""What is right: onnx's evaluator and onnxruntime, each by itself and where they agree."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from differential.elements import TYPES, Array, is_float
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+Values = dict[str, Any]
+
+ALIKE = {"float": 2e-4, "float16": 1e-2, "bfloat16": 8e-2, "double": 2e-4}
+"""How far two oracles may be apart, relative to the largest element, and still agree.
+
+float32 and double: 2e-4 is what 2,000 terms in another order err (2 sqrt(n) u, u = 2**-24, times
+30 for functions in sequence); onnxruntime computes some operators on double in float32.
+float16: 20 u, and bfloat16: 20 u, as one of them may keep intermediate values in float32."""
+
+
+class Phase:
+    """Writes what runs right now, so that whoever finds the process dead knows what it died of."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.descriptor = descriptor
+        self.seed = -1
+
+    def __call__(self, name: str) -> None:
+        """Note that `name` begins."""
+        if self.descriptor is not None:
+            os.pwrite(self.descriptor, f"{self.seed} {name}".ljust(120).encode(), 0)
+
+
+PHASE = Phase()
+"""Of this process."""
+
+
+@cache
+def _runtime() -> Any:
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    return onnxruntime
+
+
+def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Values | None:
+    """Return onnxruntime's outputs, each node as it is written; None where it refuses."""
+    PHASE("onnxruntime")
+    runtime = _runtime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    given = {}
+    try:
+        for name, array in feeds.items():
+            if isinstance(array, np.ndarray) and array.dtype == TYPES["bfloat16"]:
+                value = runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                    np.ascontiguousarray(array).view(np.uint16), onnx.TensorProto.BFLOAT16
+                )
+                given[name] = value
+            else:
+                given[name] = array
+        session = runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        names = [value.name for value in session.get_outputs()]
+        outputs = session.run(names, given)
+    except Exception:  # noqa: BLE001  # its errors have no common base
+        return None
+    return dict(zip(names, outputs, strict=True))
+
+
+def run_evaluator(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Values | None:
+    """Return the outputs of onnx's evaluator; None where it fails."""
+    PHASE("onnx's evaluator")
+    names = [value.name for value in model.graph.output]
+    try:
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
+            outputs = ReferenceEvaluator(model).run(None, dict(feeds))
+    except Exception:  # noqa: BLE001  # anything
+        return None
+    return dict(zip(names, map(_as_array, outputs), strict=True))
+
+
+def _as_array(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def run_nodes(
+    nodes: Sequence[onnx.NodeProto],
+    values: Mapping[str, Any],
+    names: Sequence[str],
+    imports: Sequence[onnx.OperatorSetIdProto],
+) -> list[Any] | None:
+    """Return the outputs of nodes: onnxruntime's, else the evaluator's; None if both fail."""
+    infos = []
+    for name, value in values.items():
+        if isinstance(value, list):
+            kind = helper.np_dtype_to_tensor_dtype(value[0].dtype) if value else 1
+            infos.append(helper.make_tensor_sequence_value_info(name, kind, None))
+        else:
+            kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+            infos.append(helper.make_tensor_value_info(name, kind, value.shape))
+    results = [onnx.ValueInfoProto(name=name) for name in names]
+    graph = helper.make_graph(list(nodes), "g", infos, results)
+    model = helper.make_model(graph, opset_imports=list(imports), ir_version=10)
+    found = run_onnxruntime(model, values)
+    if found is None:
+        found = run_evaluator(model, values)
+    if found is None or any(found.get(name) is None for name in names):
+        return None
+    return [_as_array(found[name]) for name in names]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the oracles say about a case.
+
+    Attributes:
+        agreed: outputs that are right; None where there is no agreement.
+        candidates: the outputs of each oracle that ran, by its name.
+        apart: the outputs that they disagree about, and how.
+    """
+
+    agreed: Values | None
+    candidates: dict[str, Values]
+    apart: str = ""
+
+
+def difference(got: Any, expected: Any, tolerance: float | None, slack: float = 0.0) -> str:
+    """Say how a result differs from what is right; "" where it does not.
+
+    Args:
+        got: an array, a list of them for a sequence, or None for an empty optional.
+        expected: likewise.
+        tolerance: relative to the largest element; None for that of the type.
+        slack: an absolute error that is allowed in addition.
+    """
+    if isinstance(expected, list) or isinstance(got, list):
+        if not (isinstance(expected, list) and isinstance(got, list)):
+            return f"{type(got).__name__}, not {type(expected).__name__}"
+        if len(got) != len(expected):
+            return f"a sequence of {len(got)}, not of {len(expected)}"
+        parts = [difference(a, b, tolerance, slack) for a, b in zip(got, expected, strict=True)]
+        return next(filter(None, parts), "")
+    if expected is None or got is None:
+        return "" if got is expected else f"{got!r}, not {expected!r}"
+    got, expected = np.asarray(got), np.asarray(expected)
+    if _type(got) != _type(expected) or got.shape != expected.shape:
+        return f"{got.dtype}{list(got.shape)}, not {expected.dtype}{list(expected.shape)}"
+    if not is_float(expected.dtype):
+        wrong = int(np.sum(got != expected)) if got.size else 0
+        return f"{wrong} of {got.size} elements differ" if wrong else ""
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    if not np.array_equal(np.isnan(a), np.isnan(b)):
+        return "NaN in other places"
+    infinite = np.isinf(b)
+    if not np.array_equal(a[infinite], b[infinite]) or np.isinf(a[~infinite]).any():
+        return "infinite in other places"
+    finite = np.isfinite(b)
+    if not finite.any():
+        return ""
+    name = _type(expected)
+    limit = tolerance if tolerance is not None else ALIKE.get(name, 0.0)
+    # Elements that cancel come from operands of about 1.
+    size = max(float(np.abs(b[finite]).max()), 0.1)
+    error = float(np.abs(a[finite] - b[finite]).max())
+    return f"{error:.3g} of {size:.3g}" if error > limit * size + slack else ""
+
+
+def _type(array: Array) -> str:
+    if array.dtype.kind in "OUS":
+        return "string"
+    return next((n for n, t in TYPES.items() if t == array.dtype), str(array.dtype))
+
+
+def differences(got: Values, expected: Values, tolerance: float | None, slack: float) -> str:
+    """Say how outputs differ; "" where they do not."""
+    for name, value in expected.items():
+        if name not in got:
+            return f"{name}: is not there"
+        found = difference(got[name], value, tolerance, slack)
+        if found:
+            return f"{name}: {found}"
+    return ""
+
+
+def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0) -> Verdict:
+    """Ask both oracles."""
+    logging.disable(logging.WARNING)
+    candidates = {}
+    for name, run in (("onnxruntime", run_onnxruntime), ("onnx", run_evaluator)):
+        found = run(model, feeds)
+        if found is not None:
+            candidates[name] = found
+    if not candidates:
+        return Verdict(None, candidates)
+    if len(candidates) == 1:
+        return Verdict(next(iter(candidates.values())), candidates)
+    one, other = candidates["onnxruntime"], candidates["onnx"]
+    apart = differences(other, one, None, slack)
+    return Verdict(None if apart else one, candidates, apart)

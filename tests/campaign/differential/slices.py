@@ -1,0 +1,104 @@
+"""One process's part of a campaign: so many cases, each by its seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import warnings
+from pathlib import Path
+
+from differential.builder import random_case
+from differential.cases import Case
+from differential.known import known_findings, operators_of, reason_for
+from differential.oracles import PHASE, judge
+from differential.recipes import RECIPES
+from differential.shrink import shrunk
+from differential.subjects import BACKENDS, PIPELINES, Finding, Subject, run_case, run_subject
+
+OPERATORS = tuple(sorted(RECIPES))
+SUBJECTS = {subject.name: subject for subject in (*BACKENDS, *PIPELINES)}
+
+
+def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
+    """Try cases; write what was counted and found.
+
+    Args:
+        first: the first seed.
+        count: how many seeds.
+        folder: gets ``FIRST.json``, and failing cases, shrunk.
+        state: says, at every moment, which seed runs, and what of it.
+    """
+    os.environ.setdefault("NARROWPASS_CACHE_DIR", str(folder / "cache"))
+    folder.mkdir(parents=True, exist_ok=True)
+    PHASE.descriptor = os.open(state, os.O_RDWR | os.O_CREAT, 0o600)
+    entries = known_findings()
+    counts: dict[str, int] = {}
+    apart: dict[str, int] = {}
+    found: list[dict[str, object]] = []
+    result = folder / f"{first}.json"
+    with warnings.catch_warnings(action="ignore"):
+        for seed in range(first, first + count):
+            PHASE.seed = seed
+            PHASE("drawing")
+            signal.alarm(120)  # what hangs dies of it, and its state says where
+            case = random_case(seed, OPERATORS)
+            if case is None:
+                counts["draws that came to nothing"] = (
+                    counts.get("draws that came to nothing", 0) + 1
+                )
+                continue
+            before = counts.get("cases with oracles apart", 0)
+            for finding in run_case(case, seed, counts):
+                found.append(_entry(case, finding, seed, folder, entries))
+            if counts.get("cases with oracles apart", 0) > before:
+                name = OPERATORS[seed % len(OPERATORS)][1]
+                apart[name] = apart.get(name, 0) + 1
+            if seed % 50 == 0:
+                _write(result, seed + 1, counts, apart, found)
+    signal.alarm(0)
+    _write(result, first + count, counts, apart, found)
+
+
+def _write(
+    path: Path,
+    following: int,
+    counts: dict[str, int],
+    apart: dict[str, int],
+    found: list[dict[str, object]],
+) -> None:
+    facts = {"next": following, "counts": counts, "apart": apart, "found": found}
+    path.with_suffix(".new").write_text(json.dumps(facts))
+    path.with_suffix(".new").replace(path)
+
+
+def _entry(
+    case: Case, finding: Finding, seed: int, folder: Path, entries: list[object]
+) -> dict[str, object]:
+    facts: dict[str, object] = {"seed": seed, **vars(finding)}
+    reason = reason_for(case, finding, entries)  # type: ignore[arg-type]
+    small = case
+    if reason is None:
+        small = shrunk(case, lambda smaller: _same(smaller, finding), tries=120)
+        reason = reason_for(small, finding, entries)  # type: ignore[arg-type]
+    if reason is None:
+        notes = {"kind": finding.kind, "subject": finding.subject, "message": finding.message}
+        name = f"{seed}-{finding.subject}".replace(" ", "-").replace(",", "")
+        facts["file"] = small.save(folder, name, notes).name
+    facts["operators"] = sorted(set(operators_of(small)))
+    facts["known"] = reason
+    return facts
+
+
+def _same(case: Case, finding: Finding) -> bool:
+    """Report whether a case fails as a finding says."""
+    return any(f.kind == finding.kind for f in findings_of(case, SUBJECTS[finding.subject]))
+
+
+def findings_of(case: Case, subject: Subject) -> list[Finding]:
+    """Return what is wrong with one subject on a case."""
+    try:
+        verdict = judge(case.model, case.feeds, case.slack)
+        return list(run_subject(case, subject, verdict, {})) if verdict.candidates else []
+    except Exception:  # noqa: BLE001  # a model that shrinking broke
+        return []
