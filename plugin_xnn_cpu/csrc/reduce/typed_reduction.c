@@ -80,7 +80,7 @@ NP_INLINE ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
       const ACC b = row_##name(in + place(&p->reduced, i), p->row);                                \
       a = JOIN;                                                                                    \
     }                                                                                              \
-    ((type *)job->out)[index] = (type)(mean ? a / (ACC)elements : a);                              \
+    ((type *)job->out)[index] = (type)(mean ? (WIDE)a / (WIDE)elements : (WIDE)a);                 \
   }
 
 #define NP_REDUCTION(name, type, ACC, WIDE, start, TAKE, JOIN, EACH) \

@@ -122,6 +122,11 @@ def test_cumulative_sums(exclusive, reverse, dtype):
         agree("CumSum", feeds, exclusive=exclusive, reverse=reverse)
 
 
+def test_exclusive_sums_of_no_elements():
+    feeds = {"x": np.zeros((2, 0), np.float32), "axis": np.array(1, np.int64)}
+    agree("CumSum", feeds, exclusive=1)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_one_hot(axis):
     feeds = {

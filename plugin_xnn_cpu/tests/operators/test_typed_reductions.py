@@ -69,7 +69,7 @@ def test_reductions_of_floats(kind, axes, keepdims, opset):
 
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
-@pytest.mark.parametrize("kind", ["Sum", "Prod", "Max", "Min"])
+@pytest.mark.parametrize("kind", ["Sum", "Prod", "Max", "Min", "Mean"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64])
 def test_integers_and_doubles(kind, axes, dtype):
     model = reduction(f"Reduce{kind}", dtype, 3, axes, 1, 18)

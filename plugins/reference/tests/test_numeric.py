@@ -66,6 +66,10 @@ def test_gather_nd(batch_dims, depth):
     as_onnxruntime("GatherND", [x.astype(HALF), indices[..., 0, :]], batch_dims=batch_dims)
 
 
+def test_gather_nd_of_one_element():
+    as_onnxruntime("GatherND", [floats(8, 3), np.array([7, -1])])
+
+
 def test_gather_nd_of_no_batches():
     data, indices = np.zeros((0, 4, 5), np.float32), np.zeros((0, 3, 1), np.int64)
     (got,) = evaluate("GatherND", [data, indices], batch_dims=1)

@@ -79,7 +79,10 @@ def _entry(
     reason = reason_for(case, finding, entries)  # type: ignore[arg-type]
     small = case
     if reason is None:
+        names = set(operators_of(case))
         small = shrunk(case, lambda smaller: _same(smaller, finding), tries=120)
+        # One operator less may fail for another reason: then the message says nothing any more.
+        facts["dropped"] = sorted(names - set(operators_of(small)))
         reason = reason_for(small, finding, entries)  # type: ignore[arg-type]
     if reason is None:
         notes = {"kind": finding.kind, "subject": finding.subject, "message": finding.message}

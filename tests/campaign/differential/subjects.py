@@ -236,9 +236,11 @@ def _copies(feeds: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _word(verdict: Verdict) -> str:
+    if verdict.apart:
+        return "cases with oracles apart"
     if len(verdict.candidates) == 1:
         return f"cases that only {next(iter(verdict.candidates))} runs"
-    return "cases with oracles apart" if verdict.apart else "cases with oracles that agree"
+    return "cases with oracles that agree"
 
 
 def _count(counts: dict[str, int], name: str) -> None:

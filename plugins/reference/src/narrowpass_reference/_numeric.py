@@ -157,7 +157,7 @@ class GatherND(OpRun):
         flat = data.reshape(batches, *data.shape[batch_dims:])
         columns = indices.reshape(batches, rows, depth)
         chosen = flat[(np.arange(batches)[:, None], *np.moveaxis(columns, -1, 0))]
-        return (chosen.reshape(*lead, *rest),)
+        return (chosen.reshape((*lead, *rest)),)
 
 
 class MeanVarianceNormalization(OpRun):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.errors import BackendError
+from narrowpass.errors import AttributesError, BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.host.quantization import dequantized
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
@@ -242,6 +242,10 @@ def check(op: Op, facts: Facts) -> str | None:
             return f"it has {(rank or 2) - 2} spatial dimensions; the kernel is for one or two"
         count = dims[0]
         terms = math.prod(size for size in dims[1:] if isinstance(size, int))
+        try:
+            _kernel_window(op, facts, facts.weight(weight).shape)
+        except AttributesError as error:
+            return str(error)
     if isinstance(terms, int) and terms > MAX_TERMS_WITH_ZERO_POINTS:
         return f"int32 accumulators of {terms} terms may overflow"
     zero = op.input(3)
@@ -250,6 +254,11 @@ def check(op: Op, facts: Facts) -> str | None:
     if zero is not None and facts.weight(zero).size not in (1, count):
         return "the zero points of its weight are not of its outputs"
     return _check_row_zero_point(op.input(2), facts)
+
+
+def _kernel_window(op: Op, facts: Facts, shape: Sequence[int]) -> KernelWindow:
+    dims = facts.dims(op.input(0))
+    return KernelWindow.of(op, shape[2:], None if dims is None else dims[2:])
 
 
 def _check_row_zero_point(zero: ir.Value | None, facts: Facts) -> str | None:
@@ -374,8 +383,7 @@ def _convolution(op: Op, builder: Builder) -> None:
         return
     weight = _stored(op, facts, _scale(op, facts))
     shape = weight.integers.shape
-    dims = facts.dims(op.input(0))
-    kernel_window = KernelWindow.of(op, shape[2:], None if dims is None else dims[2:])
+    kernel_window = _kernel_window(op, facts, shape)
     outputs, per_group = shape[:2]
     image = weight.integers.reshape(outputs, per_group, *kernel_window.size).transpose(0, 2, 3, 1)
     kernel = Quantized(image, weight.scale, weight.zero, 0)

@@ -118,8 +118,11 @@ def cumulative(op: Op) -> Kernel:
         rows = np.flip(x, axis) if reverse else x
         totals = function(rows, axis, dtype=np.float32 if narrow else x.dtype)
         if exclusive:
-            first = np.full_like(totals.take([0], axis), start)
-            totals = np.concatenate([first, totals.take(range(x.shape[axis] - 1), axis)], axis)
+            # No first element where the axis has none, whose totals are none as well.
+            begin = [(0, 0)] * x.ndim
+            begin[axis] = (min(x.shape[axis], 1), 0)
+            before = totals.take(range(x.shape[axis] - 1), axis)
+            totals = np.pad(before, begin, constant_values=start)
         totals = np.flip(totals, axis) if reverse else totals
         return np.ascontiguousarray(totals.astype(x.dtype, copy=False))
 
