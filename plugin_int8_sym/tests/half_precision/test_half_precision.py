@@ -337,3 +337,14 @@ def test_a_tolerance_is_judged_in_half_models():
     )
     assert len(in_bytes(rewritten)) < len(in_bytes(free))
     assert min(kept) > min(lost)
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "weight-only"])
+def test_outputs_of_unknown_sizes_stay_so(mode):
+    """What inference finds while values are upcast is not written to the signature."""
+    builder = ModelBuilder("all", TensorProto.FLOAT16)
+    builder.node("MatMul", ["x", builder.constant("w", floats(16, 8))], "y")
+    model = builder.model({"x": (3, 16)}, {"y": (None, None)})
+    method = narrowpass.build(ir.from_proto(model), f"int8-sym{{mode={mode}}}")["main"]
+    shape = method.graph.outputs[0].shape
+    assert [dim.value for dim in shape] == [None, None]

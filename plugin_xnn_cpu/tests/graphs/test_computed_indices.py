@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError
@@ -95,6 +95,24 @@ def test_gather_of_any_type(dtype, index, axis):
         for shape, given in (((5, 7, 3), (4, 2)), ((90, 40, 50), (3, 70)), ((2, 3, 4), (0, 4)))
     ]
     agree("Gather", *feeds, axis=axis, threads=4)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint8])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gather_from_constant_bytes(dtype, axis):
+    """Such a table is no narrow float, whose gathered elements would be upcast."""
+    table = drawn((6, 5), dtype)
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "at"], ["y"], axis=axis)],
+        "g",
+        [helper.make_tensor_value_info("at", TensorProto.INT64, ["N"])],
+        [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(table.dtype), None)],
+        [numpy_helper.from_array(table, "table")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    at = np.array([4, -5, 0])
+    got = compile_model(model).run({"at": at})["y"]
+    np.testing.assert_array_equal(got, np.take(table, at, axis))
 
 
 @pytest.mark.parametrize("axis", [-1, 0])

@@ -56,12 +56,15 @@ def upcast(model: ir.Model) -> bool:
     Args:
         model: changed; `downcast` undoes it.
     """
+    declared = {value.name: value.shape for value in model.graph.outputs}
     with inferred(model):
         halves = _halves(model)
         wide = [node for node in model.graph.all_nodes() if _can_be_wide(node, halves)]
         casts = [node for node in model.graph.all_nodes() if _stores_half(node)]
         if wide or casts:
             _Upcast(model, halves, wide).run(casts)
+    for value in model.graph.outputs:  # new ones have what was inferred meanwhile
+        value.shape = declared[value.name]
     return bool(wide or casts)
 
 
