@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import onnx
 import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult, matching_nodes
@@ -64,6 +65,8 @@ class ExpandOperators(Pass):
         ]
         declared = {value.name: (value.type, value.shape) for value in _values(upgraded)}
         found = expand(upgraded, skip=skip)
+        if any(not item.reason for item in found):
+            _import_standard(upgraded)
         for value in _values(upgraded):
             # What inference found is not written into the file, nor over what it says.
             value.type, value.shape = declared.get(value.name, (None, None))
@@ -83,6 +86,14 @@ class ExpandOperators(Pass):
 
 
 _OURS = "narrowpass.expanding"
+
+
+def _import_standard(model: ir.Model) -> None:
+    """Import the operator set of the new nodes, which a model of other domains only may lack."""
+    model.opset_imports[""] = max(model.opset_imports.get("", 1), OPSET)
+    imports = [onnx.helper.make_opsetid("", model.opset_imports[""])]
+    least = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    model.ir_version = max(model.ir_version, least)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

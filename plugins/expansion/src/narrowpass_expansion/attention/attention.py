@@ -119,7 +119,9 @@ def _bias(
         if e.dtype(e.required(3, "attn_mask")) == ir.DataType.BOOL:
             allowed = mask if allowed is None else e.op("And", allowed, mask)
         else:
-            bias = mask
+            # Queries in float32 may have a mask in float16.
+            given = e.dtype(e.required(3, "attn_mask"))
+            bias = mask if given == dtype else e.cast(mask, dtype)
     if allowed is not None:
         added = mask_to_bias(e, allowed, dtype)
         bias = added if bias is None else e.op("Add", bias, added)

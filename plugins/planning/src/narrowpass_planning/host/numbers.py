@@ -195,8 +195,10 @@ def layer_norm(op: Op) -> Kernel:
         centred = x - mean
         inverse = 1 / np.sqrt(np.mean(np.square(centred), axis=axes, keepdims=True) + epsilon)
         scaled = centred * inverse * scale
-        parts = [scaled if bias is None else scaled + bias, mean, inverse]
-        return [np.asarray(part, x.dtype) for part in parts[:count]]
+        parts = [np.asarray(scaled if bias is None else scaled + bias, x.dtype)]
+        # The statistics have the type that the operator computes in, for double also.
+        parts += [np.asarray(part, np.float32) for part in (mean, inverse)]
+        return parts[:count]
 
     return run
 
