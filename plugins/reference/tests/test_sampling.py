@@ -1,4 +1,4 @@
-"""GridSample and Upsample, against onnxruntime."""
+"""GridSample, RoiAlign and Upsample, against onnxruntime."""
 
 from __future__ import annotations
 
@@ -41,6 +41,16 @@ def test_grid_sample_of_float16():
 def test_an_empty_grid():
     (got,) = evaluate("GridSample", [floats(1, 2, 4, 5), floats(1, 0, 3, 2)], 20)
     assert got.shape == (1, 2, 0, 3)
+
+
+@pytest.mark.parametrize("opset", [10, 16])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_roi_align(opset, ratio):
+    """Before operator set 16 coordinates are not moved by half a pixel, as from there on."""
+    boxes = np.array([[0.6, 0.3, 4.2, 3.4], [1, 1, 3, 2]], np.float32)
+    inputs = [floats(2, 3, 5, 6), boxes, np.array([1, 0])]
+    options = {"output_height": 2, "output_width": 3, "sampling_ratio": ratio}
+    as_onnxruntime("RoiAlign", inputs, opset, **options)
 
 
 UPSAMPLES = [

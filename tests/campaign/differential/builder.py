@@ -43,6 +43,7 @@ class Builder:
         parent: the graph around.
         values: elements of all that a node may read, by name.
         exact: names of values that do not depend on the order of computation.
+        last: names of integers too large for float32, which no further node reads.
         slack: absolute error that a last rounding to a quantum may bring.
         zeros: whether shapes with a size of 0 are drawn.
     """
@@ -55,6 +56,7 @@ class Builder:
     weights: dict[str, Array] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     exact: set[str] = field(default_factory=set)
+    last: set[str] = field(default_factory=set)
     slack: float = 0.0
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class Builder:
             name
             for name, value in self.values.items()
             if isinstance(value, np.ndarray)
+            and name not in self.last
             and (not exact or name in self.exact or value.dtype.kind in "iub")
             and fits(value)
         ]
@@ -166,6 +169,8 @@ class Builder:
         self.nodes.append(node)
         for name, result in zip(names, results, strict=True):
             self.values[name] = result
+            if not _is_small(result):
+                self.last.add(name)
             if exact and (node.op_type in EXACT or _is_whole(result)):
                 self.exact.add(name)
         return names
@@ -232,6 +237,11 @@ def ordinary(value: Any) -> bool:
     if value.dtype.kind in "iub" or not value.size:
         return True
     return bool(np.all(np.abs(value.astype(np.float64)) < 3e4))
+
+
+def _is_small(value: Any) -> bool:
+    whole = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size
+    return not whole or float(np.abs(value.astype(np.float64)).max()) <= 2**24
 
 
 def _is_whole(value: Any) -> bool:

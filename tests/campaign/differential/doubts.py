@@ -30,6 +30,7 @@ EVALUATOR = {
     "ReduceProd": (99, "returns uint64 for uint32"),
     "ReduceSumSquare": (99, "returns uint64 for uint32"),
     "SVMRegressor": (99, "has no number for the kernels POLY and SIGMOID of negative operands"),
+    "RoiAlign": (16, "moves coordinates by half a pixel, as from operator set 16 on"),
     "Scaler": (99, "returns the type of the operand, which must be float32"),
     "Scan": (99, "takes no axes and directions"),
     "Softmax": (13, "does not flatten the axes"),

@@ -20,7 +20,7 @@ DISCONTINUOUS = frozenset(
     "Binarizer OneHot Range Loop BitCast TreeEnsemble TreeEnsembleRegressor MaxPool "
     "TreeEnsembleClassifier LinearClassifier SVMClassifier Scaler LabelEncoder CategoryMapper "
     "OneHotEncoder Imputer BitwiseAnd BitwiseOr BitwiseXor BitwiseNot Div RoiAlign GridSample "
-    "Resize Upsample Tan If MaxRoiPool".split()
+    "Resize Upsample Tan If MaxRoiPool LpNormalization Normalizer Scan".split()
 )
 """Operators that make much of a small error of an operand: they read exact values only."""
 

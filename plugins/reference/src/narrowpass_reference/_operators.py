@@ -41,7 +41,7 @@ from narrowpass_reference._pools import (
 from narrowpass_reference._quantization import QuantizeLinear
 from narrowpass_reference._recurrent import RecurrentOperator
 from narrowpass_reference._resize import Resize
-from narrowpass_reference._sampling import GridSample, Upsample
+from narrowpass_reference._sampling import GridSample, RoiAlign, Upsample
 
 Array = np.ndarray[Any, Any]
 
@@ -239,6 +239,7 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "QuantizeLinear": (QuantizeLinear, 10, _NEWEST),
         "RNN": (RecurrentOperator, 1, _NEWEST),
         "Resize": (Resize, 11, _NEWEST),
+        "RoiAlign": (RoiAlign, 10, 16),
         "Scan": (Scan, 1, _NEWEST),
         "Scatter": (Scatter, 1, _NEWEST),
         "ReduceLogSum": (ReduceLogSum, 1, _NEWEST),

@@ -1,4 +1,4 @@
-"""GridSample and Upsample: values between the elements of an image, axis by axis."""
+"""GridSample, RoiAlign and Upsample: values between the elements of an image, axis by axis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_roi_align import RoiAlign as OnnxRoiAlign
 
 Array = np.ndarray[Any, Any]
 
@@ -109,6 +110,15 @@ def _gathered(
     found = x[place]
     here = np.all([valid for _, valid, _ in chosen], axis=0)
     return np.moveaxis(found, -1, 1), here[:, None]
+
+
+class RoiAlign(OpRun):
+    """Before opset 16: coordinates are not moved by half a pixel; onnx's takes the later default."""
+
+    def _run(self, x: Array, rois: Array, batch: Array, **attributes: Any) -> tuple[Any, ...]:
+        compute: Any = OnnxRoiAlign(self.onnx_node, self.run_params)
+        attributes["coordinate_transformation_mode"] = "output_half_pixel"
+        return tuple(compute._run(x, rois, batch, **attributes))
 
 
 class Upsample(OpRun):
