@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_roi_align import RoiAlign as OnnxRoiAlign
 
@@ -113,12 +114,15 @@ def _gathered(
 
 
 class RoiAlign(OpRun):
-    """Before opset 16: coordinates are not moved by half a pixel; onnx's takes the later default."""
+    """Before opset 16: coordinates stay where they are; onnx's moves them by half a pixel."""
 
-    def _run(self, x: Array, rois: Array, batch: Array, **attributes: Any) -> tuple[Any, ...]:
-        compute: Any = OnnxRoiAlign(self.onnx_node, self.run_params)
-        attributes["coordinate_transformation_mode"] = "output_half_pixel"
-        return tuple(compute._run(x, rois, batch, **attributes))
+    def _run(self, *inputs: Array, **_: Any) -> tuple[Any, ...]:
+        node = onnx.NodeProto()
+        node.CopyFrom(self.onnx_node)
+        mode = onnx.helper.make_attribute("coordinate_transformation_mode", "output_half_pixel")
+        node.attribute.append(mode)
+        later: Any = OnnxRoiAlign(node, self.run_params)
+        return tuple(later.run(*inputs))
 
 
 class Upsample(OpRun):
