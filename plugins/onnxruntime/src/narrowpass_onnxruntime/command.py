@@ -24,8 +24,8 @@ def enable(venv: str) -> None:
     """Put the provider in front of onnxruntime's CPU provider in an environment.
 
     Sessions that name other providers, such as those of GPUs, are left alone. The environment
-    variable NARROWPASS_ONNXRUNTIME holds options, such as `threads=1;pipeline=bf16`; 0 turns it
-    off for one program.
+    variable NARROWPASS_ONNXRUNTIME holds options, such as `threads=1;max_error=rel:1e-2`; 0 turns
+    it off for one program.
     """
     from narrowpass_onnxruntime.provider import enabling
 

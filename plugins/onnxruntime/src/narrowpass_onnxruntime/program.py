@@ -31,6 +31,7 @@ from narrowpass.runtime.requests import (
 from narrowpass_ir.arguments import count_of
 from narrowpass_ir.verify import Signature
 from narrowpass_onnxruntime.model import Prepared, prepare
+from narrowpass_onnxruntime.provider.entries import LEFT_ALONE
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -235,6 +236,7 @@ def _session(
     options.inter_op_num_threads = 1
     options.graph_optimization_level = _LEVELS[settings.optimize]
     entries = {
+        LEFT_ALONE: "1",
         "session.intra_op.allow_spinning": str(int(settings.spin)),
         # Its default quantizes the rows of matmuls whose weights are dequantized.
         "session.qdq_matmulnbits_accuracy_level": "1",

@@ -102,6 +102,9 @@ class Settings:
     def has_providers(self):
         return self._devices
 
+    def get_session_config_entry(self, key):
+        raise RuntimeError(f"SessionOptions does not have configuration with key: {key}")
+
 
 @pytest.mark.parametrize(
     ("providers", "options", "session", "expected"),
@@ -117,6 +120,40 @@ class Settings:
 )
 def test_providers_in_front(providers, options, session, expected):
     assert front(providers, options, {}, session) == expected
+
+
+def test_sessions_that_are_left_alone():
+    options = onnxruntime.SessionOptions()
+    assert front(None, None, {}, options) == [(NAME, {}), (CPU, {})]
+    options.add_session_config_entry("narrowpass.left_alone", "1")
+    assert front(None, None, {}, options) is None
+
+
+def test_the_backend_onnxruntime_is_left_alone():
+    """`compare` with it would compare this provider with itself."""
+    program = """
+        import narrowpass
+        from onnx import parser
+        from narrowpass_onnxruntime.provider import callbacks
+        text = "g (float[N,8] x) => (float[N,8] y) { a = Relu(x)  y = Sigmoid(a) }"
+        model = parser.parse_model('<ir_version: 10, opset_import: ["": 21]>' + text)
+        narrowpass.load(model, "onnxruntime", pipeline="")
+        print(len(callbacks.groups()))
+        import onnxruntime
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        print(len(callbacks.groups()))
+    """
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import narrowpass_onnxruntime_startup\n" + textwrap.dedent(program),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n1\n"), done.stderr
 
 
 def test_options_in_the_environment():

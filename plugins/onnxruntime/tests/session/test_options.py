@@ -310,6 +310,25 @@ def test_the_largest_error_that_is_allowed():
     assert np.linalg.norm(found - expected) <= 1e-2 * np.linalg.norm(expected)
 
 
+def test_what_is_minimized_needs_an_error():
+    with pytest.raises(Exception, match="objective: needs max_error") as caught:
+        OURS(perceptron().SerializeToString(), **provider(objective="bytes"))
+    assert type(caught.value).__name__ == "Fail"
+
+
+def test_bytes_are_minimized_within_the_error():
+    """Most weights are of 16 bits then, and each is rounded by 2^-9 of its size, in two layers."""
+    pytest.importorskip("narrowpass_auto")
+    pytest.importorskip("narrowpass_fp16")
+    pytest.importorskip("narrowpass_xnn_cpu")
+    data = perceptron(512).SerializeToString()
+    ours = OURS(data, **provider(max_error="rel:2e-2", objective="bytes"))
+    x = np.linspace(-1, 1, 1024, dtype=np.float32).reshape(2, 512)
+    (found,) = ours.run(["y"], {"x": x})
+    (expected,) = ORIGINAL(data).run(["y"], {"x": x})
+    assert 1e-5 < np.abs(found - expected).max() / np.abs(expected).max() <= 2e-2
+
+
 def test_nodes_must_be_native():
     pytest.importorskip("narrowpass_xnn_cpu")
     det = model([node("Det", ["x"], ["y"])], [value("x", (3, 3))], [value("y", ())])

@@ -16,9 +16,14 @@ import onnx_ir as ir
 
 import narrowpass
 from narrowpass.bundle import Bundle, is_bundle
+from narrowpass.calibration.samples import Samples
 from narrowpass.errors import NarrowpassError
+from narrowpass.framework.pipeline import Pipeline
+from narrowpass.framework.plugins import installed_plugins
+from narrowpass_onnxruntime.narrowing import is_repeatable, processor, sample_status, with_auto
 from narrowpass_onnxruntime.provider.graph import Graph, Node
 from narrowpass_onnxruntime.provider.models import constants_of, model_of
+from narrowpass_onnxruntime.provider.samples import samples_of
 from narrowpass_planning.weights import chosen_folder
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ _SMALL = 1 << 20
 """Bytes of weights up to which a group is compiled in memory: a file would not pay."""
 
 _FOLDER = "onnxruntime"
-_FORMAT = "1"
+_FORMAT = "2"
 """Of what a bundle's name is computed from."""
 
 
@@ -41,10 +46,21 @@ class GroupCompiler:
         backend: that runs them.
         options: of the provider.
         log: of the session.
+
+    Raises:
+        UsageError: an option names what is not installed, or samples that are not there.
+        PipelineError: text of a pipeline that does not parse.
     """
 
     def __init__(self, backend: Backend, options: Options, log: Log) -> None:
         self._backend, self._options, self._log = backend, options, log
+        # Errors come here, and not for each group.
+        plugins = installed_plugins()
+        registry = plugins.registry
+        asked = with_auto(options.pipeline, options.max_error, options.objective, registry)
+        self._pipeline = str(Pipeline.parse(asked, registry))
+        self._samples = Samples.of(options.calibration)
+        self._versions = [f"{info.distribution} {info.status}" for info in plugins.infos]
 
     def compile(self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> Program:
         """Return the program of some nodes.
@@ -69,8 +85,10 @@ class GroupCompiler:
 
     def _stored(self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> Path | None:
         """Return the bundle of a group, written now or by a process before; None without one."""
-        constants = constants_of(graph, nodes)
-        if sum(graph.constants[name].size for name in constants) < _SMALL:
+        if not is_repeatable(self._options.calibration):
+            return None
+        # What was searched for is kept, whatever its size.
+        if self._options.max_error is None and _bytes_of(graph, nodes) < _SMALL:
             return None
         folder = chosen_folder(self._options.cache_dir) / _FOLDER
         path = folder / f"{self._key(graph, nodes, outputs)}.narrow"
@@ -88,10 +106,13 @@ class GroupCompiler:
         self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], *, copy: bool
     ) -> Bundle:
         model = model_of(graph, nodes, outputs, copy=copy)
-        pipeline = self._options.pipeline
-        if not pipeline:
+        if not self._pipeline:
             return Bundle({"main": model}, states=())
-        return narrowpass.build(model, pipeline, target=self._backend, states=())
+        given = self._samples
+        samples = None if given is None else samples_of(graph, nodes, given)
+        return narrowpass.build(
+            model, self._pipeline, target=self._backend, calibration=samples, states=()
+        )
 
     def _key(self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> str:
         """Name a group by all that its bundle follows from."""
@@ -102,7 +123,11 @@ class GroupCompiler:
                 data = part if isinstance(part, bytes) else str(part).encode()
                 content.update(len(data).to_bytes(8, "little") + data)
 
-        add(_FORMAT, narrowpass.__version__, self._backend, self._options.pipeline, *outputs)
+        add(_FORMAT, narrowpass.__version__, self._backend, self._pipeline, *outputs)
+        if self._pipeline:
+            add(*self._versions, *sample_status(self._options.calibration))
+        if self._options.max_error is not None:
+            add(processor(self._backend))  # types are chosen by times on it
         add(sorted(graph.opsets.items()))
         for node in nodes:
             add(node.domain, node.op_type, node.version, node.name, node.inputs, node.outputs)
@@ -114,3 +139,7 @@ class GroupCompiler:
         for name in constants_of(graph, nodes):
             add(name, graph.constants[name].digest())
         return content.hexdigest()
+
+
+def _bytes_of(graph: Graph, nodes: Sequence[Node]) -> int:
+    return sum(graph.constants[name].size for name in constants_of(graph, nodes))

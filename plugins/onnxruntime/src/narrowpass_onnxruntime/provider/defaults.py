@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError, UsageError
+from narrowpass_onnxruntime.provider.entries import LEFT_ALONE
 from narrowpass_onnxruntime.provider.options import Options
 from narrowpass_onnxruntime.provider.registration import NAME, register
 
@@ -24,7 +25,7 @@ def prefer(text: str) -> None:
     Where that is not possible, a warning says why, and sessions are as they were.
 
     Args:
-        text: options as ``threads=1;pipeline=bf16``; empty or ``1`` for the defaults.
+        text: options as ``threads=1;max_error=rel:1e-2``; empty or ``1`` for the defaults.
     """
     from onnxruntime.capi import onnxruntime_inference_collection as collection
 
@@ -100,7 +101,9 @@ def front(
         options: of this provider. Without ``threads``, those of the session are taken.
         session_options: of the session, or None.
     """
-    if session_options is not None and session_options.has_providers():
+    if session_options is not None and (
+        session_options.has_providers() or _is_left_alone(session_options)
+    ):
         return None
     given: list[tuple[str, dict[str, Any]]] = []
     settings = provider_options if provider_options is not None else [{}] * len(providers or ())
@@ -115,3 +118,10 @@ def front(
     if threads and "threads" not in ours:
         ours["threads"] = str(threads)
     return [(NAME, ours), *given]
+
+
+def _is_left_alone(session_options: Any) -> bool:
+    try:
+        return bool(session_options.get_session_config_entry(LEFT_ALONE) == "1")
+    except RuntimeError:  # there is no such entry
+        return False

@@ -49,12 +49,10 @@ def model_of(
         )
         for node in nodes
     ]
-    computed = {name for node in nodes for name in node.outputs}
-    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
     constants = constants_of(graph, nodes)
     for name in constants:
         values[name].const_value = graph.constants[name].read(name, copy=copy)
-    inputs = [name for name in read if name not in computed and name not in graph.constants]
+    inputs = fed_to(graph, nodes)
     return ir.Model(
         ir.Graph(
             [values[name] for name in inputs],
@@ -72,6 +70,13 @@ def constants_of(graph: Graph, nodes: Sequence[Node]) -> list[str]:
     """Return the names of the constants that nodes read, in order."""
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
     return [name for name in read if name in graph.constants]
+
+
+def fed_to(graph: Graph, nodes: Sequence[Node]) -> list[str]:
+    """Return the names of what nodes read and do not compute, but for constants, in order."""
+    computed = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    return [name for name in read if name not in computed and name not in graph.constants]
 
 
 def results_of(graph: Graph, nodes: Sequence[Node], others: Collection[Node]) -> list[str]:

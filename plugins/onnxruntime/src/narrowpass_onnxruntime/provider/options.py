@@ -19,12 +19,20 @@ class Options:
     Attributes:
         threads: that a run may use; None for as many as the process may run on.
         pipeline: text of the passes that run on each group of nodes; empty for none.
+        max_error: of the outputs of each group, within which the pass ``auto`` may narrow its
+            nodes, such as ``rel:1e-2``; None to narrow nothing that the pipeline does not.
+        objective: what ``auto`` minimizes: ``latency``, ``bytes`` or ``mix``; None for its default.
+        calibration: samples of the model's inputs for passes that need data: a folder of ``.npz``
+            files, one such file, or ``module:function``; None for none.
         cache_dir: the folder of packed weights; None for the user's cache directory.
         require_native: whether a node that is left to another provider is an error.
     """
 
     threads: int | None = None
     pipeline: str = ""
+    max_error: str | None = None
+    objective: str | None = None
+    calibration: str | None = None
     cache_dir: Path | None = None
     require_native: bool = False
 
@@ -48,6 +56,9 @@ class Options:
         return cls(
             threads=_count(entries.get("threads", "")),
             pipeline=entries.get("pipeline", ""),
+            max_error=entries.get("max_error") or None,
+            objective=entries.get("objective") or None,
+            calibration=entries.get("calibration") or None,
             cache_dir=Path(folder).expanduser() if folder else None,
             require_native=_flag("require_native", entries.get("require_native", "false")),
         )

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 import narrowpass
 from narrowpass.errors import BackendError
-from narrowpass.framework.pipeline import Pipeline
 from narrowpass.framework.plugins import installed_plugins
 from narrowpass_onnxruntime.provider.compiling import GroupCompiler
 from narrowpass_onnxruntime.provider.graph import (
@@ -46,6 +45,7 @@ class ProviderSession:
     Raises:
         UsageError: the backend is not installed.
         PipelineError: text of a pipeline that does not parse.
+        DataError: samples that cannot be read.
         BackendError: it cannot run here.
     """
 
@@ -56,7 +56,6 @@ class ProviderSession:
         if not isinstance(backend, ListsFallbacks):
             raise BackendError(f"this version of {_BACKEND} does not list fallbacks; upgrade it")
         self._backend, self._lists = backend, backend
-        Pipeline.parse(options.pipeline, registry)  # errors come here, and not for each group
         self._compiler = GroupCompiler(self._backend, options, log)
         self._groups: list[Group] = []  # that have no kernel yet
         self._refusal: BackendError | None = None

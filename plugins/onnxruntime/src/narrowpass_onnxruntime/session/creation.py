@@ -15,15 +15,21 @@ from narrowpass.bundle import Bundle, is_bundle
 from narrowpass.driver import choose_pipeline, open_bundle
 from narrowpass.errors import NarrowpassError, OutputError, PluginError, UsageError
 from narrowpass.framework.config import registry_for
-from narrowpass.framework.options import quote
 from narrowpass.framework.plugins import Plugins, installed_plugins
 from narrowpass.runtime.backend import Backend, Program
+from narrowpass_onnxruntime.files import status_of
+from narrowpass_onnxruntime.narrowing import (
+    is_repeatable,
+    processor,
+    sample_status,
+    with_auto,
+)
 from narrowpass_onnxruntime.session.inspection import interface_of_program
 from narrowpass_onnxruntime.session.metadata import Interface
 from narrowpass_onnxruntime.session.options import SessionSettings
 from narrowpass_onnxruntime.session.overrides import Overrides, forget_names
 from narrowpass_onnxruntime.session.providers import ProviderOptions
-from narrowpass_onnxruntime.session.source import Opened, Source, status_of, translated
+from narrowpass_onnxruntime.session.source import Opened, Source, translated
 from narrowpass_onnxruntime.session.store import Note, Store, default_folder
 
 _WORTH_KEEPING = 1 << 16
@@ -176,9 +182,7 @@ class _Build:
         return store.find(key) or self.in_memory(opened, overrides), shown
 
     def _can_be_kept(self) -> bool:
-        """Return whether a later process can see that samples are the same: not of a function."""
-        given = self.request.options.calibration
-        return given is None or Path(given).exists()
+        return is_repeatable(self.request.options.calibration)
 
     def _key(self, external: Iterable[str], overrides: Overrides) -> str:
         """Return all that a bundle follows from, beside the model's file.
@@ -194,7 +198,7 @@ class _Build:
                 "" if self.request.named else "without names of dimensions",
                 self._asked(),
                 str(self.backend),
-                *(status_of(path) for path in _samples(self.request.options.calibration)),
+                *sample_status(self.request.options.calibration),
                 *(f"{info.distribution} {info.status}" for info in self.plugins.infos),
                 f"onnx {onnx.__version__} ir {ir.__version__}",
             )
@@ -206,9 +210,11 @@ class _Build:
         That depends on the plugins alone.
         """
         options = self.request.options
-        if options.pipeline is None and options.max_error is None:
+        if options.pipeline is None and options.max_error is None and options.objective is None:
             return "default" if self.request.settings.optimize else "none"
-        return f"text {self._pipeline()}"
+        text = f"text {self._pipeline()}"
+        # Types are chosen by times on this processor.
+        return text if options.max_error is None else f"{text} {processor(self.backend)}"
 
     def _pipeline(self) -> str:
         options, registry = self.request.options, registry_for(self.plugins)
@@ -216,12 +222,7 @@ class _Build:
         if text is None and not self.request.settings.optimize:
             text = ""
         chosen = str(choose_pipeline(text, self.backend, registry))
-        if options.max_error is None:
-            return chosen
-        if "auto" not in registry.passes:
-            raise UsageError("max_error: the pass auto is not installed; install narrowpass-auto")
-        narrowing = f"auto{{max-error={quote(options.max_error)}}}"
-        return ",".join(filter(None, (chosen, narrowing)))
+        return with_auto(chosen, options.max_error, options.objective, registry)
 
     def _run(self, opened: Opened, overrides: Overrides, out: Path | None) -> Bundle:
         model = opened.load()
@@ -247,11 +248,3 @@ def _size(source: Source, external: Mapping[str, str]) -> int:
 def _status(paths: Iterable[str]) -> dict[str, str]:
     """Return the status of files by their paths."""
     return {path: status_of(Path(path)) for path in paths}
-
-
-def _samples(calibration: str | None) -> Iterable[Path]:
-    """Return the files of samples."""
-    if calibration is None:
-        return []
-    path = Path(calibration)
-    return [path, *sorted(path.glob("*.npz"))]

@@ -20,6 +20,7 @@ _OPTIONS = (
     "threads",
     "pipeline",
     "max_error",
+    "objective",
     "calibration",
     "backend",
     "cache",
@@ -38,6 +39,7 @@ class ProviderOptions:
         pipeline: pipeline text; None for the backend's default.
         max_error: the error within which the pass ``auto`` may narrow nodes, such as
             ``rel:1e-2``; None to narrow nothing that the pipeline does not.
+        objective: what ``auto`` minimizes: ``latency``, ``bytes`` or ``mix``; None for its default.
         calibration: path of samples for passes that need data.
         backend: text of the backend; None for the available one of highest priority.
         cache: whether what is built and packed is kept on disk; ``memory``: shared in the process.
@@ -48,6 +50,7 @@ class ProviderOptions:
     threads: int | None = None
     pipeline: str | None = None
     max_error: str | None = None
+    objective: str | None = None
     calibration: str | None = None
     backend: str | None = None
     cache: bool | Literal["memory"] = True

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 
 from narrowpass.errors import ModelError, NarrowpassError, VerificationError
 from narrowpass_ir.io import load_model, load_proto
+from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.session.errors import ErrorName, error, unsupported
 from narrowpass_onnxruntime.session.inspection import OVERRIDABLE_SINCE, interface_of
 from narrowpass_onnxruntime.session.metadata import Interface
@@ -189,18 +190,6 @@ def _locations(container: onnx.GraphProto | onnx.FunctionProto) -> Iterator[str]
                 yield from _locations(inner)
     for tensor in tensors:
         yield from (entry.value for entry in tensor.external_data if entry.key == "location")
-
-
-def status_of(path: Path) -> str:
-    """Return what changes when a file does: device, inode, size and times; empty for no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ""
-    return (
-        f"file {found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} "
-        f"{found.st_ctime_ns} {os.path.realpath(path)}"
-    )
 
 
 def translated(problem: NarrowpassError) -> Exception:

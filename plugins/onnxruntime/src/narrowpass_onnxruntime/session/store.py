@@ -23,8 +23,8 @@ from narrowpass.bundle import Bundle
 from narrowpass.driver import open_bundle
 from narrowpass.errors import NarrowpassError
 from narrowpass_ir.files import replacing_file
+from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.session.metadata import Interface
-from narrowpass_onnxruntime.session.source import status_of
 
 _BUNDLE, _NOTE = ".narrow", ".json"
 _UNUSED = 30 * 24 * 3600

@@ -1,0 +1,76 @@
+"""The pass ``auto`` behind the options ``max_error`` and ``objective``, and what it depends on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from narrowpass.errors import UsageError
+from narrowpass.framework.options import quote
+from narrowpass_onnxruntime.files import status_of
+
+if TYPE_CHECKING:
+    from narrowpass import Backend
+    from narrowpass.framework.plugins import Registry
+
+_PASS = "auto"
+
+
+def with_auto(
+    pipeline: str, max_error: str | None, objective: str | None, registry: Registry
+) -> str:
+    """Return a pipeline's text, with ``auto`` at its end where an error is allowed.
+
+    Args:
+        pipeline: text of the passes before it; empty for none.
+        max_error: as ``rel:1e-2``; None for no ``auto``.
+        objective: what it minimizes; None for its default.
+        registry: of the installed passes.
+
+    Raises:
+        UsageError: ``auto`` is not installed, or an objective is named without an error.
+    """
+    if max_error is None:
+        if objective is not None:
+            raise UsageError("objective: needs max_error, such as rel:1e-2; pass both or neither")
+        return pipeline
+    if _PASS not in registry.passes:
+        raise UsageError("max_error: the pass auto is not installed; install narrowpass-auto")
+    options = f"max-error={quote(max_error)}"
+    if objective is not None:
+        options += f",objective={quote(objective)}"
+    return ",".join(filter(None, (pipeline, f"{_PASS}{{{options}}}")))
+
+
+def is_repeatable(calibration: str | None) -> bool:
+    """Return whether a later process can see that samples are the same: not of a function."""
+    return calibration is None or Path(calibration).exists()
+
+
+def sample_status(calibration: str | None) -> Sequence[str]:
+    """Return what changes when samples in files do; see `status_of`."""
+    if calibration is None:
+        return []
+    path = Path(calibration)
+    return [status_of(each) for each in (path, *sorted(path.glob("*.npz")))]
+
+
+def processor(backend: Backend) -> str:
+    """Return what times of kernels depend on: the processor, its instruction sets, their number."""
+    details = " ".join(f"{name}={text}" for name, text in sorted(backend.details().items()))
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{_model_name()} {details} {count}"
+
+
+def _model_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    for line in text.splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
