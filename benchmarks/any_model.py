@@ -87,7 +87,9 @@ def _fallbacks(path: Path) -> dict[str, int] | str:
         return _first_line(error)
     return {
         "numpy": sum(kernel.startswith("numpy") for kernel in kernels),
-        "evaluator": sum(kernel.startswith("onnx.reference") for kernel in kernels),
+        "evaluator": sum(
+            kernel.startswith(("onnx.reference", "onnxruntime")) for kernel in kernels
+        ),
     }
 
 

@@ -237,7 +237,8 @@ def compared(path: Path, given: Feeds, right: np.ndarray, options: argparse.Name
         left = [
             plan.op_type
             for plan in ours.explain()
-            if plan.kernel.startswith(("onnx.reference", "numpy")) and plan.op_type != "Constant"
+            if plan.kernel.startswith(("onnx.reference", "onnxruntime", "numpy"))
+            and plan.op_type != "Constant"
         ]
         times: dict[str, list[float]] = {"theirs": [], "ours": []}
         found: dict[str, Any] = {}

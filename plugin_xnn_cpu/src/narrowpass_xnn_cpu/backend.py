@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class XnnCpuBackend(Backend):
     """Runs models on the CPU, with XNNPACK and kernels of its own.
 
-    Nodes without a native kernel run on the reference evaluator; `Program.explain` reports why.
+    Nodes without a native kernel run where `fallback` says; `Program.explain` reports why.
 
     Attributes:
         winograd: whether float32 convolutions may be computed by Winograd's algorithm, which needs
@@ -32,12 +32,17 @@ class XnnCpuBackend(Backend):
         deterministic: whether the bits of a row may not depend on the number of rows. They do not
             anyway, but where tiles of AMX multiply many rows in bfloat16 (attention, and weights of
             4 bits), or XNNPACK few rows in float16.
+        fallback: what runs nodes that have neither a native kernel nor one of numpy: the name of a
+            backend that runs single nodes, such as ``onnxruntime``; ``reference`` for the Python
+            evaluator, which also runs what that backend leaves; ``auto`` for a backend that is
+            installed, and ``reference`` without one or where `deterministic`.
     """
 
     winograd: bool = True
     spin: bool = False
     share_workspace: bool = False
     deterministic: bool = False
+    fallback: str = "auto"
 
     name: ClassVar[str] = "xnn-cpu"
     priority: ClassVar[int] = 100
@@ -141,8 +146,8 @@ class XnnCpuBackend(Backend):
         """Compile all methods of `bundle`.
 
         Raises:
-            BackendError: a node that neither this backend nor the reference evaluator runs.
-            UsageError: a value to keep that no method has.
+            BackendError: a node that neither this backend nor its fallback runs.
+            UsageError: a value to keep that no method has, or an unknown `fallback`.
         """
         from narrowpass_xnn_cpu.program import XnnProgram
 
@@ -152,6 +157,9 @@ class XnnCpuBackend(Backend):
             self._numerics(),
             spin=self.spin,
             share_workspace=self.share_workspace,
+            fallback="reference"
+            if self.deterministic and self.fallback == "auto"
+            else self.fallback,
         )
 
     def _numerics(self) -> Numerics:

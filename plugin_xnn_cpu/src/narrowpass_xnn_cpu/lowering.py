@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.framework.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.host.evaluators import Evaluate
 from narrowpass_planning.partitioner.assignment import Assignment, Target
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
@@ -35,13 +36,14 @@ class XnnLowering(Lowering[Op]):
 
     Args:
         numerics: which roundings kernels may choose.
+        evaluate: returns what runs a node without a kernel; None for the reference evaluator.
     """
 
     executor = EXECUTOR
     repeat = TapeLoop
 
-    def __init__(self, numerics: Numerics = DEFAULT) -> None:
-        self._numerics = numerics
+    def __init__(self, numerics: Numerics = DEFAULT, evaluate: Evaluate | None = None) -> None:
+        self._numerics, self.evaluate = numerics, evaluate
         self.storage = XnnStorage(numerics)
 
     def infer(self, model: ir.Model) -> None:

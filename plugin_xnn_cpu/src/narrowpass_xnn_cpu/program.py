@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from narrowpass.runtime.backend import CompileOptions
+from narrowpass_planning.program import evaluate_by
 from narrowpass_planning.program.program import PlannedProgram
 from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lowering import XnnLowering
@@ -26,10 +27,12 @@ class XnnProgram(PlannedProgram):
         numerics: which roundings kernels may choose.
         spin: whether the threads of the pool spin-wait for the next run.
         share_workspace: whether all methods compute in one arena.
+        fallback: what runs nodes without a kernel; see `XnnCpuBackend`.
 
     Raises:
         BackendError: a method that cannot be compiled.
-        UsageError: a value to keep that no method has, or a number of threads out of range.
+        UsageError: a value to keep that no method has, a number of threads out of range, or an
+            unknown fallback.
     """
 
     _pool: ThreadPool
@@ -42,14 +45,16 @@ class XnnProgram(PlannedProgram):
         *,
         spin: bool = False,
         share_workspace: bool = False,
+        fallback: str = "reference",
     ) -> None:
+        pool = shared(options.threads, spin=spin)
         super().__init__(
             bundle,
             options,
-            lowering=XnnLowering(numerics),
+            lowering=XnnLowering(numerics, evaluate_by(fallback, pool.threads)),
             cache=weights_cache.shared(),
             packer=PACKER,
-            pool=shared(options.threads, spin=spin),
+            pool=pool,
             share_workspace=share_workspace,
         )
 

@@ -39,7 +39,7 @@ def agree(op_type, x, outputs, tolerance=0.0, **more):
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     with compile_model(model) as program:
-        assert not [plan for plan in program.explain() if "onnx.reference" in plan.kernel]
+        assert not [plan for plan in program.explain() if plan.reason]
         forms = [x, x[:1], x[:0]]
         if x.dtype == object:
             forms.append(x.astype(str))  # numpy's own strings
@@ -195,7 +195,7 @@ def test_range_of_floats(start, limit, delta, dtype):
     )
     (expected,) = session.run(None, feeds)
     with compile_model(model) as program:
-        assert not [plan for plan in program.explain() if "onnx.reference" in plan.kernel]
+        assert not [plan for plan in program.explain() if plan.reason]
         got = program.run(feeds)["y"]
     assert got.dtype == expected.dtype
     # onnxruntime adds the step again and again, which rounds as often; here it is multiplied.
@@ -219,7 +219,7 @@ def test_strings_are_moved_without_the_evaluator():
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     with compile_model(model) as program:
-        assert not [plan for plan in program.explain() if "onnx.reference" in plan.kernel]
+        assert not [plan for plan in program.explain() if plan.reason]
         for x in (TEXTS, TEXTS[:1]):
             got = program.run({"x": x})
             for name, value in zip("yz", session.run(None, {"x": x}), strict=True):

@@ -45,9 +45,12 @@ def compile_model(model: onnx.ModelProto | ir.Model, **options: Any) -> Program:
 
 
 def compile_with(bundle: Bundle, options: Mapping[str, Any]) -> Program:
-    """Compile with options of the backend, and of `CompileOptions`."""
+    """Compile with options of the backend, and of `CompileOptions`.
+
+    Nodes without a kernel run on the reference evaluator, whatever else is installed.
+    """
     own = {field.name for field in dataclasses.fields(XnnCpuBackend)} & options.keys()
-    backend = XnnCpuBackend(**{name: options[name] for name in own})
+    backend = XnnCpuBackend(**{"fallback": "reference", **{name: options[name] for name in own}})
     others = {name: value for name, value in options.items() if name not in own}
     return backend.compile(bundle, CompileOptions(**others))
 

@@ -43,7 +43,7 @@ def agree(op_type, feeds, outputs=("y",), tolerance=0.0, **more):
     )
     expected = session.run(None, given)
     with compile_model(model) as program:
-        assert not [plan for plan in program.explain() if "onnx.reference" in plan.kernel]
+        assert not [plan for plan in program.explain() if plan.reason]
         got = program.run(given)
     for name, value in zip(outputs, expected, strict=True):
         if tolerance:

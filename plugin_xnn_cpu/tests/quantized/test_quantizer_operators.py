@@ -30,7 +30,7 @@ def test_operators_of_the_tools_agree_with_onnxruntime(name):
     feeds = {k: v for k, v in case.inputs.items() if v is not None and k not in case.constants}
     expected = onnxruntime_results(model, feeds)
     with compile_model(model) as program:
-        reasons = [plan.reason for plan in program.explain() if "onnx.reference" in plan.kernel]
+        reasons = [plan.reason for plan in program.explain() if plan.reason]
         got = [program.run(feeds)[output] for output in case.outputs]
     assert not reasons
     for mine, theirs in zip(got, expected, strict=True):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from narrowpass.bundle import Bundle
+    from narrowpass_onnxruntime.node import NodeSession
 
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 
@@ -58,6 +59,16 @@ class OnnxRuntimeBackend(Backend):
         if node.domain in _DOMAINS:
             return Accept()
         return Reject(f"onnxruntime has no operators of the domain {node.domain!r}")
+
+    def evaluator(self, node: ir.Node, model: ir.Model, threads: int) -> NodeSession | None:
+        """Return what runs a node for another backend; see `narrowpass_planning.EvaluatesNodes`.
+
+        Nodes are left whose values are no tensors of numbers that numpy has, or of unknown types,
+        that have subgraphs or draw random numbers, and those that onnxruntime refuses.
+        """
+        from narrowpass_onnxruntime.node import node_session
+
+        return node_session(node, model, threads, self)
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.

@@ -15,6 +15,7 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host import kernels
 from narrowpass_planning.host.control_flow import ControlFlow
+from narrowpass_planning.host.evaluators import Evaluate, Evaluator
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Times
@@ -27,12 +28,13 @@ _MULTIPLYING = {"Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN", "SVMClassifier
 
 
 class HostNode:
-    """A node that numpy or the reference evaluator runs.
+    """A node that numpy, another backend or the reference evaluator runs.
 
     Args:
         op: the operation, of one node.
         facts: of its graph.
         model: has the operator sets and functions.
+        evaluate: returns what runs a node without a numpy kernel; None for the reference evaluator.
 
     Attributes:
         name: the node's.
@@ -40,10 +42,14 @@ class HostNode:
         inputs: names of the values that it reads, those read in subgraphs included.
         outputs: names of its outputs.
         kernel: what runs it, for `explain`.
-        native: whether that is a numpy kernel, not the reference evaluator.
+        native: whether that is a numpy kernel.
     """
 
-    def __init__(self, op: Op, facts: Facts, model: ir.Model) -> None:
+    _evaluator: Evaluator | NodeEvaluator  # where there is no numpy kernel
+
+    def __init__(
+        self, op: Op, facts: Facts, model: ir.Model, evaluate: Evaluate | None = None
+    ) -> None:
         node = op.nodes[0]
         self.name = node.name or next((v.name for v in op.outputs if v.name), "")
         self.operands = tuple("" if value is None else value.name or "" for value in op.inputs)
@@ -52,17 +58,22 @@ class HostNode:
         self._results = tuple(value.name or "" for value in op.outputs)
         self._function = kernels.kernel_for(op, facts)
         self.native = self._function is not None
-        # The evaluator's nodes may multiply matrices; of ours, these do.
-        self._multiplies = self._function is None or op.kind in _MULTIPLYING
-        if self._function is None:
-            self.kernel = "onnx.reference"
-            self._evaluator = evaluator = NodeEvaluator([node], model)
-            known = facts.constants() if evaluator.defaults else {}
-            fed = [name for name in evaluator.defaults if name not in known]
-            self.inputs = (*evaluator.inputs, *fed)
-        else:
+        self._multiplies = op.kind in _MULTIPLYING
+        if self._function is not None:
             self.kernel = f"numpy {op.kind}"
             self.inputs = tuple(dict.fromkeys(name for name in self.operands if name))
+            return
+        other = None if evaluate is None else evaluate(node, model)
+        if other is not None:
+            self._evaluator, self.kernel, self.inputs = other, other.kernel, other.inputs
+            self._multiplies = False  # with threads of its own
+            return
+        self._evaluator = evaluator = NodeEvaluator([node], model)
+        self.kernel = "onnx.reference"
+        self._multiplies = True  # it may: nobody knows
+        known = facts.constants() if evaluator.defaults else {}
+        fed = [name for name in evaluator.defaults if name not in known]
+        self.inputs = (*evaluator.inputs, *fed)
 
     def run(self, values: dict[str, Any], shapes: Shapes, pool: Pool) -> None:
         """Run the node; its outputs go to `values`, and their shapes to `shapes`.

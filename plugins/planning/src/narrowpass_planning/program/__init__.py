@@ -1,5 +1,6 @@
 """Programs: methods compiled by a backend's lowering, and their execution."""
 
+from narrowpass_planning.host.evaluators import EvaluatesNodes, Evaluator, evaluate_by
 from narrowpass_planning.program.builder import SlotBuilder
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
 from narrowpass_planning.program.program import PlannedProgram
@@ -11,6 +12,8 @@ from narrowpass_planning.program.support import (
 )
 
 __all__ = [
+    "EvaluatesNodes",
+    "Evaluator",
     "ListsFallbacks",
     "Lowering",
     "NativeClassifier",
@@ -18,6 +21,7 @@ __all__ = [
     "SlotBuilder",
     "Source",
     "StepMeter",
+    "evaluate_by",
     "fallbacks",
     "supports",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -29,6 +29,7 @@ def plans_of_units(
     for unit, part in zip(units, compiled, strict=True):
         kernels: dict[str, list[str]] = {}
         precisions: dict[str, str] = {}
+        evaluated: set[str] = set()
         if isinstance(part, Partition):
             for step in part.steps:
                 for node in step.nodes:
@@ -39,6 +40,8 @@ def plans_of_units(
             for item in part.items:
                 if isinstance(item, HostNode | ControlFlow):
                     kernels[item.name] = [item.kernel]
+                if isinstance(item, HostNode) and not item.native:
+                    evaluated.add(item.name)
                 if isinstance(item, ControlFlow):
                     plans += item.plans
         number = part.number if isinstance(part, Partition) else None
@@ -46,7 +49,9 @@ def plans_of_units(
             nodes = (*entry.op.superseded, *entry.op.nodes)
             fresh = [node for node in nodes if node not in listed]
             listed.update(fresh)
-            plans += _plans_of(method, entry, fresh, number, kernels, precisions, lowering)
+            plans += _plans_of(
+                method, entry, fresh, number, kernels, precisions, lowering, evaluated
+            )
     return tuple(plans)
 
 
@@ -84,6 +89,7 @@ def _plans_of(
     kernels: Mapping[str, Sequence[str]],
     precisions: Mapping[str, str],
     lowering: Lowering[Any],
+    evaluated: Container[str] = (),
 ) -> list[NodePlan]:
     plans = []
     for node in nodes:
@@ -101,7 +107,7 @@ def _plans_of(
             kernel = "packed with the weights"
         else:
             (kernel,) = kernels[name]
-        fallback = entry.target is Target.HOST and kernel == "onnx.reference"
+        fallback = entry.target is Target.HOST and name in evaluated
         plans.append(
             NodePlan(
                 method=method,

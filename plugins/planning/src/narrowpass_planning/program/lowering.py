@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from narrowpass_ir.inference import infer
 from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.host.evaluators import Evaluate
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.partitioner.assignment import Assignment, OpT
 from narrowpass_planning.plan.executor import Executor, Pool
@@ -57,17 +58,19 @@ class StepMeter(Protocol):
 class Lowering(abc.ABC, Generic[OpT]):
     """The lowering of a backend: support checks, translation to steps, and their executor.
 
-    Unsupported operations run in numpy, or in the reference evaluator, and are reported with the
-    reason.
+    Unsupported operations run in numpy, or where `evaluate` says, else in the reference evaluator,
+    and are reported with the reason.
 
     Attributes:
         executor: runs the steps.
         repeat: returns a loop over a bound partition that is one call; None to call each iteration.
+        evaluate: returns what runs an operation that numpy has no kernel of; see `evaluate_by`.
         storage: of steps, so that compiled methods can be stored; None to plan in each process.
     """
 
     executor: Executor
     repeat: NativeLoopFactory | None = None
+    evaluate: Evaluate | None = None
     storage: StepStorage | None = None
 
     @abc.abstractmethod

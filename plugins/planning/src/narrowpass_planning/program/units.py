@@ -113,7 +113,7 @@ def _host_node(
     op: Op, facts: Facts, model: ir.Model, method: str, context: CompileContext
 ) -> HostNode | ControlFlow:
     if not can_run(op):
-        return HostNode(op, facts, model)
+        return HostNode(op, facts, model, context.lowering.evaluate)
 
     def compile_(inner: ir.Model, identities: Mapping[int, Weight]) -> Compiled:
         context.lowering.infer(inner)
