@@ -57,11 +57,17 @@ extern "Python+C" {
 
 ffibuilder = FFI()
 ffibuilder.cdef(
-    _plain("abi.h") + _table() + _plain("replay.h") + _plain("kernel.h") + PROVIDER + PYTHON
+    _plain("abi.h")
+    + _table()
+    + _plain("replay.h")
+    + _plain("kernel.h")
+    + _plain("condense.h")
+    + PROVIDER
+    + PYTHON
 )
 ffibuilder.set_source(
     "narrowpass_onnxruntime.provider._provider",
-    '#include "provider.h"',
+    '#include "condense.h"\n#include "provider.h"',
     sources=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.c")),
     depends=sorted(f"csrc/{file.name}" for file in CSRC.glob("*.[hd]*")),
     include_dirs=["csrc"],

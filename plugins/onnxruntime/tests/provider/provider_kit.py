@@ -104,3 +104,8 @@ def perceptron(width=64, inner=256):
 
 def value_info(name, shape, kind=TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, kind, shape)
+
+
+def bundles(cache_dir):
+    """Return the bundles that the provider keeps in a cache folder."""
+    return sorted((cache_dir / "onnxruntime").glob("*.narrow"))

@@ -3,7 +3,17 @@
 import numpy as np
 import onnxruntime
 import pytest
-from provider_kit import CPU, check, cpu_session, drawn, graph, our_session, perceptron, settings
+from provider_kit import (
+    CPU,
+    bundles,
+    check,
+    cpu_session,
+    drawn,
+    graph,
+    our_session,
+    perceptron,
+    settings,
+)
 
 import narrowpass_onnxruntime
 from narrowpass_onnxruntime.provider import compiling
@@ -104,7 +114,7 @@ def test_types_are_chosen_within_an_error_and_once(samples, tmp_path, monkeypatc
     feeds = {"x": drawn(16, WIDTH)}
     # More than rounding in float32, and within the limit.
     assert 1e-5 < error_of(ours, model, feeds) < 2e-2
-    assert len([*(tmp_path / "cache" / "onnxruntime").glob("*.narrow")]) == 1
+    assert len(bundles(tmp_path / "cache")) == 1
     monkeypatch.delattr(compiling.GroupCompiler, "_build")
     again = our_session(model, **options)
     np.testing.assert_array_equal(again.run(feeds)[0], ours.run(feeds)[0])
@@ -118,7 +128,7 @@ def test_a_choice_for_another_limit_is_another_bundle(samples, tmp_path):
     for limit in ("rel:2e-2", "rel:1e-6"):
         ours = our_session(model, max_error=limit, objective="bytes", **options)
         check(ours, cpu_session(model), feeds, tolerance=float(limit[4:]) + 2e-5)
-    assert len([*(tmp_path / "cache" / "onnxruntime").glob("*.narrow")]) == 2
+    assert len(bundles(tmp_path / "cache")) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Compilation of groups, and the bundles that later sessions and processes compile from.
 
-A group with large weights is written as a bundle under the name of its content. The weights of all
-sessions and processes that have the group are then one mapping of one file, raw and packed, and a
-session that finds the bundle runs no pass and packs nothing.
+A group with large weights is written as a bundle under a name that follows from its nodes, and from
+the content of its constants or their places in files. The weights of all sessions and processes
+that have the group are then one mapping of one file, raw and packed, and a session that finds the
+bundle runs no pass and packs nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 import narrowpass
-from narrowpass.bundle import Bundle, is_bundle
+from narrowpass.bundle import Bundle
 from narrowpass.calibration.samples import Samples
 from narrowpass.errors import NarrowpassError
 from narrowpass.framework.pipeline import Pipeline
 from narrowpass.framework.plugins import installed_plugins
 from narrowpass_onnxruntime.narrowing import is_repeatable, processor, sample_status, with_auto
 from narrowpass_onnxruntime.provider.graph import Graph, Node
+from narrowpass_onnxruntime.provider.identities import Identities
+from narrowpass_onnxruntime.provider.kept import KeptBundles
 from narrowpass_onnxruntime.provider.models import constants_of, model_of
 from narrowpass_onnxruntime.provider.samples import samples_of
-from narrowpass_planning.weights import chosen_folder
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Program
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 _SMALL = 1 << 20
 """Bytes of weights up to which a group is compiled in memory: a file would not pay."""
 
-_FOLDER = "onnxruntime"
 _FORMAT = "2"
 """Of what a bundle's name is computed from."""
 
@@ -90,17 +91,21 @@ class GroupCompiler:
         # What was searched for is kept, whatever its size.
         if self._options.max_error is None and _bytes_of(graph, nodes) < _SMALL:
             return None
-        folder = chosen_folder(self._options.cache_dir) / _FOLDER
-        path = folder / f"{self._key(graph, nodes, outputs)}.narrow"
-        if is_bundle(path):
-            return path
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._build(graph, nodes, outputs, copy=False).save(path)
+            kept = KeptBundles(self._options.cache_dir)
+            name = self._name(graph, nodes, outputs, kept.secret)
+            found = kept.find(name)
+            if found is not None:
+                return found
+            self._build(graph, nodes, outputs, copy=False).save(kept.place(name))
+            if self._name(graph, nodes, outputs, kept.secret) != name:
+                kept.discard(name)  # its file was written to meanwhile
+                return None
         except (OSError, NarrowpassError) as error:
             self._log.info(f"a group is compiled in memory: {error}")
             return None
-        return path
+        kept.delete_unused()
+        return kept.find(name)
 
     def _build(
         self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], *, copy: bool
@@ -114,9 +119,12 @@ class GroupCompiler:
             model, self._pipeline, target=self._backend, calibration=samples, states=()
         )
 
-    def _key(self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> str:
-        """Name a group by all that its bundle follows from."""
+    def _name(
+        self, graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], secret: bytes
+    ) -> str:
+        """Name a group by all that its bundle follows from; see `Identities`."""
         content = hashlib.sha256()
+        identities = Identities(secret)
 
         def add(*parts: object) -> None:
             for part in parts:
@@ -137,7 +145,7 @@ class GroupCompiler:
             for name in (*node.inputs, *node.outputs):
                 add(graph.types.get(name), graph.shapes.get(name))
         for name in constants_of(graph, nodes):
-            add(name, graph.constants[name].digest())
+            add(name, identities.of(graph.constants[name]))
         return content.hexdigest()
 
 

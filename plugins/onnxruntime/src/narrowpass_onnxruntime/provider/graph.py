@@ -6,7 +6,6 @@ Constant initializers are read where they lie, and copied when a model of a grou
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,13 +40,6 @@ class Tensor:
     def size(self) -> int:
         """Its bytes."""
         return int(one("size_t", ort().GetTensorSizeInBytes, self.pointer))
-
-    def digest(self) -> str:
-        """Return a hash of its type, shape and bytes."""
-        dtype, shape = element_type(self.pointer)
-        content = hashlib.sha256(f"{dtype} {shape} ".encode())
-        content.update(memory_of(self.pointer).data)
-        return content.hexdigest()
 
 
 @dataclass(frozen=True)

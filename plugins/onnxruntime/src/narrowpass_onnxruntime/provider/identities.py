@@ -1,0 +1,143 @@
+"""What names a constant: its place in a file that is mapped, or its content.
+
+onnxruntime maps external data. Who asks for the place of a constant there reads none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from narrowpass_onnxruntime.files import status_of
+from narrowpass_onnxruntime.provider.graph import Tensor, element_type, memory_of
+from narrowpass_onnxruntime.provider.library import ffi, lib
+
+_SMALL = 1 << 16
+"""Bytes below which content is hashed at once."""
+
+_MAPPED = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) \S+p ([0-9a-f]+) (\w+):(\w+) (\d+) +(/.*)\n"
+    r"(?:[A-Z].*\n)*?Anonymous: +(\d+) kB\n(?:[A-Z].*\n)*?Swap: +(\d+) kB$",
+    re.MULTILINE,
+)
+"""A private mapping of a file in ``/proc/self/smaps``, with what was written to it and is only in
+this process."""
+
+_KEY = "key"
+_SECRET = 32
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    """A part of a file in memory, as it is in the file.
+
+    Attributes:
+        start: the first address.
+        end: the address behind it.
+        offset: of the first byte in the file.
+        status: of the file; see `status_of`.
+    """
+
+    start: int
+    end: int
+    offset: int
+    status: str
+
+
+class Identities:
+    """Names constants of one graph.
+
+    Args:
+        secret: that names of contents depend on; see `secret_of`.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._key = hashlib.shake_256(secret).digest(lib.NP_CONDENSE_KEY)
+        self._mappings = _mappings()
+        self._starts = [each.start for each in self._mappings]
+
+    def of(self, tensor: Tensor) -> str:
+        """Return what changes when the type, the shape or the bytes of a constant do."""
+        dtype, shape = element_type(tensor.pointer)
+        memory = memory_of(tensor.pointer)
+        place = self._place(memory) if memory.nbytes >= _SMALL else ""
+        return f"{dtype} {shape} {place or self._content(memory)}"
+
+    def _place(self, memory: np.ndarray[Any, Any]) -> str:
+        """Return file and offset of memory that is mapped; empty for other memory."""
+        address = memory.ctypes.data
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or self._mappings[index].end < address + memory.nbytes:
+            return ""
+        found = self._mappings[index]
+        return f"{found.status} at {found.offset + address - found.start}"
+
+    def _content(self, memory: np.ndarray[Any, Any]) -> str:
+        if memory.nbytes < _SMALL:
+            return hashlib.sha256(memory.data).hexdigest()
+        pairs = np.empty((-(-memory.nbytes // lib.NP_CONDENSE_BLOCK), 2), np.uint64)
+        lib.np_condense(
+            ffi.from_buffer(memory),
+            memory.nbytes,
+            ffi.from_buffer(self._key),
+            ffi.cast("uint64_t *", pairs.ctypes.data),
+        )
+        return f"{memory.nbytes} {hashlib.sha256(pairs.data).hexdigest()}"
+
+
+def secret_of(folder: Path) -> bytes:
+    """Return the secret of a cache folder; it is drawn when it is first asked for.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    path = folder / _KEY
+    if not path.exists():
+        fresh = folder / f"{_KEY}.{os.getpid()}.{os.urandom(4).hex()}"
+        try:
+            with open(fresh, "xb", opener=_private) as file:
+                file.write(os.urandom(_SECRET))
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, path)  # whole, or not at all
+        finally:
+            fresh.unlink(missing_ok=True)
+    return path.read_bytes()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _mappings() -> list[_Mapping]:
+    """Return the mappings of files to which nobody wrote, in the order of addresses."""
+    try:
+        text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return []
+    found, known = [], dict[str, str]()
+    for match in _MAPPED.finditer(text):
+        start, end, offset, major, minor = (int(each, 16) for each in match.groups()[:5])
+        path, written = match[7], int(match[8]) + int(match[9])
+        if path not in known:
+            known[path] = _status(path, (major, minor, int(match[6])))
+        if not written and known[path]:
+            found.append(_Mapping(start, end, offset, known[path]))
+    return found
+
+
+def _status(path: str, identity: tuple[int, int, int]) -> str:
+    """Return the status of a file; empty where another one is at its path now."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ""
+    same = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino) == identity
+    return status_of(Path(path)) if same else ""
