@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 PUBLIC_MODULES = (
     "narrowpass.bundle",
     "narrowpass.runtime.meters",
-    "narrowpass.runtime.feeds",
     "narrowpass_analysis.metrics",
     "narrowpass_reference.onnx_backend",
     "narrowpass_reference",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from narrowpass.framework.pipeline import Pipeline
     from narrowpass.framework.plugins import PluginInfo, Plugins, Registry, hookimpl, load_plugins
     from narrowpass.framework.reports import ReportWriter
+    from narrowpass.narrowing import optimize, quantize
     from narrowpass.runtime.backend import (
         Accept,
         Backend,
@@ -47,49 +48,30 @@ if TYPE_CHECKING:
     from narrowpass_ir.torch_export import from_torch
 
 _HOME = {
-    "narrowpass.runtime.backend": (
-        "Accept",
-        "Backend",
-        "CompileOptions",
-        "NodePlan",
-        "NodeTime",
-        "Program",
-        "Reject",
-    ),
-    "narrowpass.bundle": ("Bundle",),
-    "narrowpass.calibration.samples": ("Samples",),
-    "narrowpass.framework.classify": (
-        "ClassifierChain",
-        "Color",
-        "OpClassifier",
-        "OpDtypes",
-        "choose_classifiers",
-        "classifier_of",
-        "matching_nodes",
-    ),
-    "narrowpass.framework.context": ("Candidate", "Context", "Decision", "Observer"),
-    "narrowpass.driver": ("build", "load", "open_bundle"),
-    "narrowpass.errors": ("NarrowpassError",),
-    "narrowpass.framework.fixed_point": ("FixedPoint",),
-    "narrowpass.calibration.histogram": ("Histogram",),
-    "narrowpass.framework.instruments": ("Instrument",),
-    "narrowpass_ir.importing": ("Imported", "Importer"),
-    "narrowpass_ir.io": ("load_model", "save_model"),
-    "narrowpass.framework.passes": ("Pass", "PassResult"),
-    "narrowpass.framework.pipeline": ("Pipeline",),
-    "narrowpass.framework.reports": ("ReportWriter",),
-    "narrowpass.state.session": ("Session",),
-    "narrowpass_ir.state": ("State",),
-    "narrowpass_ir.torch_export": ("from_torch",),
-    "narrowpass.framework.plugins": (
-        "PluginInfo",
-        "Plugins",
-        "Registry",
-        "hookimpl",
-        "load_plugins",
-    ),
+    "narrowpass.bundle": "Bundle",
+    "narrowpass.calibration.histogram": "Histogram",
+    "narrowpass.calibration.samples": "Samples",
+    "narrowpass.driver": "build load open_bundle",
+    "narrowpass.errors": "NarrowpassError",
+    "narrowpass.framework.classify": "ClassifierChain Color OpClassifier OpDtypes "
+    "choose_classifiers classifier_of matching_nodes",
+    "narrowpass.framework.context": "Candidate Context Decision Observer",
+    "narrowpass.framework.fixed_point": "FixedPoint",
+    "narrowpass.framework.instruments": "Instrument",
+    "narrowpass.framework.passes": "Pass PassResult",
+    "narrowpass.framework.pipeline": "Pipeline",
+    "narrowpass.framework.plugins": "PluginInfo Plugins Registry hookimpl load_plugins",
+    "narrowpass.framework.reports": "ReportWriter",
+    "narrowpass.narrowing": "optimize quantize",
+    "narrowpass.runtime.backend": "Accept Backend CompileOptions NodePlan NodeTime Program Reject",
+    "narrowpass.state.session": "Session",
+    "narrowpass_ir.importing": "Imported Importer",
+    "narrowpass_ir.io": "load_model save_model",
+    "narrowpass_ir.state": "State",
+    "narrowpass_ir.torch_export": "from_torch",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+"""Public names by the module that they are imported from, on first use."""
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 __all__ = [
     "Accept",
@@ -134,6 +116,8 @@ __all__ = [
     "load_plugins",
     "matching_nodes",
     "open_bundle",
+    "optimize",
+    "quantize",
     "save_model",
 ]
 

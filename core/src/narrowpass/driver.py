@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import onnx
 import onnx_ir as ir
 
 from narrowpass.bundle import Bundle, MethodReport, Report, check_method_names, is_bundle
@@ -23,16 +22,16 @@ from narrowpass.framework.pipeline import Pipeline, PipelineLike
 from narrowpass.framework.plugins import Plugins, Registry, installed_plugins
 from narrowpass.runtime.backend import CompileOptions, Program, compile_bundle, verify_structure
 from narrowpass_ir.arguments import flag_of, instance_of, kind_of, names_of, path_of
+from narrowpass_ir.files import check_not_source
 from narrowpass_ir.importing import Imported
-from narrowpass_ir.io import MappedTensor, load_model, load_proto, save_model
+from narrowpass_ir.io import save_model
+from narrowpass_ir.sizes import memory_bytes
+from narrowpass_ir.sources import ModelLike, open_model
 from narrowpass_ir.state import State
 
 if TYPE_CHECKING:
     from narrowpass.framework.passes import Pass, PassResult
     from narrowpass.runtime.backend import Backend, BackendLike
-
-ModelLike: TypeAlias = str | os.PathLike[str] | ir.Model | onnx.ModelProto
-"""What a model may be given as."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are written and those that there are."""
@@ -61,6 +60,7 @@ def build(
     *,
     target: BackendLike | None = None,
     calibration: SamplesLike | None = None,
+    example_inputs: Sequence[Any] | None = None,
     instruments: Sequence[Instrument] = (),
     verify: bool = True,
     plugins: Plugins | None = None,
@@ -70,10 +70,10 @@ def build(
     """Run a pipeline on models and build a bundle of them.
 
     Args:
-        models: an ONNX file or a model (of onnx-ir or of onnx) for each method, by the method's
-            name; one alone is method ``main``. Models given as objects are not changed. A path of
-            another format is read by the importer that is installed for it, which names the
-            methods; what an importer returned may be given, too.
+        models: an ONNX file, its bytes or a model (of onnx-ir, onnx or PyTorch) for each method, by
+            the method's name; one alone is method ``main``. Models given as objects are not
+            changed. A path of another format is read by the importer that is installed for it,
+            which names the methods; what an importer returned may be given, too.
         pipeline: pipeline text, a pass, or a list of both; None for the target's default.
         out: where the result goes: a name that ends in ``.onnx`` for one ordinary ONNX file (one
             method only), anything else for a bundle folder; None to write nothing. It must not
@@ -82,6 +82,7 @@ def build(
             `Backend` need not be available on this machine.
         calibration: samples for passes that need data: an iterable of feeds, a function that
             returns one, or what `Samples.parse` reads.
+        example_inputs: of a ``torch.nn.Module``: a tuple of tensors, whose sizes it is built for.
         instruments: called for each pass.
         verify: whether the model's structure is checked after each pass that changed it.
         plugins: the plugins to use; None for the installed ones.
@@ -124,7 +125,7 @@ def build(
         known = registry.classifiers
         ctx = Context(backend, known, samples, candidates=registry.candidates, used=used)
         methods[name] = chosen.run(
-            _open(source, registry),
+            _open(source, registry, example_inputs),
             ctx,
             instruments=[recorders[name], *watching],
             verify=verify,
@@ -135,7 +136,7 @@ def build(
         pipeline=str(chosen),
         plugins=_versions(chosen, used, registry),
         reports=_reports(recorders),
-        states=None if states is None else [_state(item) for item in states],
+        states=None if states is None else [State.of(item) for item in states],
         assets=imported.assets,
     )
     if plain and out is not None:
@@ -145,69 +146,15 @@ def build(
     return bundle
 
 
-def _state(given: object) -> State:
-    if isinstance(given, str):
-        return State.parse(given)
-    what = "a narrowpass.State or its text INPUT=OUTPUT@AXIS"
-    state: State = instance_of(given, State, "a state", what)
-    return state
-
-
-def _open(source: ModelLike, registry: Registry) -> ir.Model:
-    if isinstance(source, str | os.PathLike):
-        try:
-            return load_model(source)
-        except ModelError as error:
-            if Path(source).suffix == ".onnx":
-                raise
-            raise ModelError(f"{error}; {installed_importers(registry)}") from error
-    if isinstance(source, onnx.ModelProto):
-        return load_proto(source)
-    if not isinstance(source, ir.Model):
-        raise UsageError(
-            f"{type(source).__name__} is no model; pass the path of an .onnx file, an "
-            "onnx.ModelProto, an onnx_ir.Model, or a mapping of method names to these"
-        )
-    verify_structure(source, "the model that is built")
-    return source
-
-
-def check_not_source(out: str | os.PathLike[str], sources: Iterable[object]) -> None:
-    """Refuse to write the result over what it is built from.
-
-    Raises:
-        UsageError: `out` is one of the files that are read.
-    """
-    for source in sources:
-        if not isinstance(source, (str, os.PathLike)) or not os.path.exists(out):  # noqa: PTH110
-            continue
-        # Not pathlib's: a name that is too long is no reason to raise here.
-        if os.path.exists(source) and Path(source).samefile(out):  # noqa: PTH110
-            what = "the model" if os.fspath(source).endswith(".onnx") else "a file"
-            raise UsageError(
-                f"{os.fspath(out)}: is {what} that is read, and is not overwritten; choose "
-                "another name"
-            )
-
-
-def check_result_file(path: str, option: str, sources: Iterable[str]) -> None:
-    """Refuse to write a file of results over what is read, early: long work must not end in that.
-
-    Raises:
-        UsageError: the name is empty, or `path` is one of the sources, or in a bundle that is one.
-    """
-    path_of(path, option)
-    if not path:
-        raise UsageError(f"{option}: the name is empty; pass the name of a file to write")
-    sources = tuple(sources)
-    check_not_source(path, sources)
-    real = Path(os.path.realpath(path))
-    for source in sources:
-        if os.path.isdir(source) and real.is_relative_to(os.path.realpath(source)):  # noqa: PTH112
-            raise UsageError(
-                f"{option} {path}: is inside {source}, which is read, and is not written to; "
-                "choose another place"
-            )
+def _open(source: ModelLike, registry: Registry, example_inputs: Sequence[Any] | None) -> ir.Model:
+    if isinstance(source, ir.Model):
+        verify_structure(source, "the model that is built")
+    try:
+        return open_model(source, example_inputs)
+    except ModelError as error:
+        if not isinstance(source, str | os.PathLike) or Path(source).suffix == ".onnx":
+            raise
+        raise ModelError(f"{error}; {installed_importers(registry)}") from error
 
 
 def choose_pipeline(
@@ -229,13 +176,14 @@ def load(
     cache: bool | Literal["memory"] = True,
     cache_dir: str | os.PathLike[str] | None = None,
     pipeline: PipelineLike | None = None,
+    example_inputs: Sequence[Any] | None = None,
     plugins: Plugins | None = None,
 ) -> Program:
     """Compile a bundle, or an ONNX model, for a backend.
 
     Args:
-        source: a bundle (a folder or an object), or an ONNX file or model (of onnx-ir or of onnx),
-            which is first built in memory.
+        source: a bundle (a folder or an object), or an ONNX file, its bytes or a model (of onnx-ir,
+            onnx or PyTorch), which is first built in memory.
         backend: the backend's name, with options where they are not the defaults, such as
             ``name{option=value}``; or a `Backend`; None for the available one of highest
             priority.
@@ -244,7 +192,8 @@ def load(
         require_native: whether a node without a native kernel is an error.
         cache: whether packed weights are shared and kept on disk; see `CompileOptions.cache`.
         cache_dir: where they are kept; None for the user's cache directory.
-        pipeline: for an ONNX file: as in `build`; None for the backend's default.
+        pipeline: for a model: as in `build`; None for the backend's default.
+        example_inputs: as in `build`.
         plugins: the plugins to use; None for the installed ones.
 
     Raises:
@@ -261,9 +210,17 @@ def load(
         cache=cache,
         cache_dir=cache_dir,
     )
-    bundle = open_bundle(source, chosen, pipeline=pipeline, plugins=plugins, unread=True)
+    bundle = open_bundle(
+        source,
+        chosen,
+        pipeline=pipeline,
+        example_inputs=example_inputs,
+        plugins=plugins,
+        unread=True,
+    )
     program = compile_bundle(chosen, bundle, options)
-    if bundle is not source and bundle.manifest is None and _weights_of(bundle) > _WORTH_COLLECTING:
+    held = 0 if bundle.manifest is not None else sum(map(memory_bytes, bundle.methods.values()))
+    if bundle is not source and held > _WORTH_COLLECTING:
         # Graphs refer to themselves in circles: without this, weights that the program does not
         # need would stay in memory until the collector comes by.
         del bundle
@@ -275,21 +232,12 @@ _WORTH_COLLECTING = 64 << 20
 """Bytes of weights in memory from which it is worth some tens of milliseconds to free them."""
 
 
-def _weights_of(bundle: Bundle) -> int:
-    """Return the bytes of initializers that are in memory, and not mapped from a file."""
-    return sum(
-        value.const_value.nbytes
-        for model in bundle.methods.values()
-        for value in model.graph.initializers.values()
-        if value.const_value is not None and not isinstance(value.const_value, MappedTensor)
-    )
-
-
 def open_bundle(
     source: ModelLike | Bundle,
     target: BackendLike | None = None,
     *,
     pipeline: PipelineLike | None = None,
+    example_inputs: Sequence[Any] | None = None,
     plugins: Plugins | None = None,
     unread: bool = False,
 ) -> Bundle:
@@ -305,6 +253,8 @@ def open_bundle(
     built = isinstance(source, Bundle) or (path is not None and is_bundle(path))
     if built and pipeline is not None:
         raise UsageError("a pipeline applies to an ONNX file; this bundle is already built")
+    if built and example_inputs is not None:
+        raise UsageError("`example_inputs` are for a torch.nn.Module; this is a bundle")
     if isinstance(source, Bundle):
         return source
     if path is not None:
@@ -312,7 +262,7 @@ def open_bundle(
         registry = _plugins(plugins).registry
         if built or (Path(path).is_dir() and importer_of(path, registry) is None):
             return Bundle.load_unread(path, verify_structure) if unread else Bundle.load(path)
-    return build(source, pipeline, target=target, plugins=plugins)
+    return build(source, pipeline, target=target, example_inputs=example_inputs, plugins=plugins)
 
 
 def _plugins(given: Plugins | None) -> Plugins:

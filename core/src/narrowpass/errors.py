@@ -7,6 +7,7 @@ codes follow from the two families, `InputError` and `UsageError`.
 from __future__ import annotations
 
 from narrowpass_ir.errors import (
+    DataError,
     InputError,
     ModelError,
     NarrowpassError,
@@ -43,10 +44,6 @@ class PassError(InputError):
 
 class BundleError(InputError):
     """A bundle is damaged, incomplete, or of a format that this version does not read."""
-
-
-class DataError(InputError):
-    """Calibration, comparison or feed data does not fit the model."""
 
 
 class BackendError(InputError):

@@ -28,6 +28,7 @@ PUBLIC_MODULES = (
     "narrowpass.framework.options",
     "narrowpass.framework.pipeline",
     "narrowpass.framework.plugins",
+    "narrowpass.narrowing",
     "narrowpass.public",
     "narrowpass.runtime.arrays",
     "narrowpass.runtime.backend",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import numbers
 import os
 from collections.abc import Iterable
@@ -101,6 +102,12 @@ def instance_of(value: object, kind: type, what: str, instead: str) -> Any:
 def kind_of(value: object) -> str:
     """Name what a value is, for messages."""
     return "None" if value is None else f"a Python {type(value).__name__}"
+
+
+def suggest(wrong: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean X?)`` for the known name nearest to `wrong`, else nothing."""
+    near = difflib.get_close_matches(wrong, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 class Uncopied:

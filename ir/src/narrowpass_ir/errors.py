@@ -55,5 +55,9 @@ class VerificationError(ModelError):
         self.problems = problems
 
 
+class DataError(InputError):
+    """Calibration, comparison or feed data does not fit the model."""
+
+
 class OutputError(InputError):
     """A result cannot be written: a full disk, a read-only folder."""

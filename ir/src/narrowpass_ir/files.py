@@ -6,10 +6,11 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from narrowpass_ir.arguments import path_of
 from narrowpass_ir.errors import OutputError, UsageError
 
 
@@ -96,3 +97,41 @@ def write_file(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
         file.write(data)
         sync(file)
+
+
+def check_not_source(out: str | os.PathLike[str], sources: Iterable[object]) -> None:
+    """Refuse to write the result over what it is built from.
+
+    Raises:
+        UsageError: `out` is one of the files that are read.
+    """
+    for source in sources:
+        if not isinstance(source, (str, os.PathLike)) or not os.path.exists(out):  # noqa: PTH110
+            continue
+        # Not pathlib's: a name that is too long is no reason to raise here.
+        if os.path.exists(source) and Path(source).samefile(out):  # noqa: PTH110
+            what = "the model" if os.fspath(source).endswith(".onnx") else "a file"
+            raise UsageError(
+                f"{os.fspath(out)}: is {what} that is read, and is not overwritten; choose "
+                "another name"
+            )
+
+
+def check_result_file(path: str, option: str, sources: Iterable[str]) -> None:
+    """Refuse to write a file of results over what is read, early: long work must not end in that.
+
+    Raises:
+        UsageError: the name is empty, or `path` is one of the sources, or in a bundle that is one.
+    """
+    path_of(path, option)
+    if not path:
+        raise UsageError(f"{option}: the name is empty; pass the name of a file to write")
+    sources = tuple(sources)
+    check_not_source(path, sources)
+    real = Path(os.path.realpath(path))
+    for source in sources:
+        if os.path.isdir(source) and real.is_relative_to(os.path.realpath(source)):  # noqa: PTH112
+            raise UsageError(
+                f"{option} {path}: is inside {source}, which is read, and is not written to; "
+                "choose another place"
+            )

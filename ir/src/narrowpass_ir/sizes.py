@@ -29,6 +29,17 @@ def count_bytes(model: ir.Model) -> int:
     return sum(tensors.values())
 
 
+def memory_bytes(model: ir.Model) -> int:
+    """Return the bytes of the graph's initializers that are not mapped from a file."""
+    from narrowpass_ir.io import MappedTensor
+
+    return sum(
+        value.const_value.nbytes
+        for value in model.graph.initializers.values()
+        if value.const_value is not None and not isinstance(value.const_value, MappedTensor)
+    )
+
+
 def disk_bytes(path: str | os.PathLike[str], models: Sequence[ir.Model] = ()) -> int:
     """Return the size on disk: of all files of a folder, or of a file and its external data.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from narrowpass_ir.arguments import instance_of
 from narrowpass_ir.errors import UsageError
 
 _TEXT = re.compile(r"(?P<input>[^=]+)=(?P<output>[^=@]+)(?:@(?P<axis>\d+))?")
@@ -43,6 +44,19 @@ class State:
             )
         axis = found["axis"]
         return cls(found["input"], found["output"], None if axis is None else int(axis))
+
+    @classmethod
+    def of(cls, given: object) -> State:
+        """Return a state that is given as one, or as its text.
+
+        Raises:
+            UsageError: neither, or a text that `parse` refuses.
+        """
+        if isinstance(given, str):
+            return cls.parse(given)
+        what = "a narrowpass.State or its text INPUT=OUTPUT@AXIS"
+        state: State = instance_of(given, State, "a state", what)
+        return state
 
     def __str__(self) -> str:
         axis = "" if self.axis is None else f"@{self.axis}"

@@ -5,11 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import stat
-import struct
 import sys
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,26 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.boundary import translate_errors
 from narrowpass_ir.arguments import path_of
+from narrowpass_ir.arrays import is_fed, plain_array
+from narrowpass_ir.npz import read_npz
 
 if TYPE_CHECKING:
     from narrowpass.runtime.arrays import Feeds
-
-READ_ERRORS = (
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What numpy and zipfile raise on damaged files: their headers are parsed as Python."""
 
 _END: Any = object()
 """What stands for the end of the samples."""
@@ -64,8 +45,7 @@ class Samples:
         """
         count = 0
         for count, feeds in enumerate(self._opened(), start=1):
-            self._check(feeds, count)
-            yield feeds
+            yield self._checked(feeds, count)
         if count == 0:
             raise DataError(f"{self.source} holds no samples")
 
@@ -88,14 +68,16 @@ class Samples:
                 return
             yield feeds
 
-    def _check(self, feeds: object, count: int) -> None:
+    def _checked(self, feeds: object, count: int) -> Feeds:
+        """Return a sample as plain arrays."""
         where = f"sample {count} of {self.source}"
         if not isinstance(feeds, dict):
             raise DataError(
                 f"{where} is {type(feeds).__name__}, not a dict of arrays by input name"
             )
+        feeds = {name: plain_array(value, f"{where}: {name!r}") for name, value in feeds.items()}
         for name, value in feeds.items():
-            if not _is_fed(value):
+            if not is_fed(value):
                 raise DataError(
                     f"{where}: {name!r} is {type(value).__name__}, not a numpy array; convert it "
                     "with np.asarray, in the dtype of the input"
@@ -107,6 +89,7 @@ class Samples:
                 f"{where} has no elements: input {shapes}, and nothing can be measured on it; "
                 "leave the sample out, or add at least one row"
             )
+        return feeds
 
     @classmethod
     def parse(cls, text: str) -> Samples:
@@ -126,9 +109,9 @@ class Samples:
             files = sorted(path.glob("*.npz"))
             if not files:
                 raise DataError(f"{path} has no .npz files; each is one sample, keys input names")
-            return cls(text, lambda: map(_read, files))
+            return cls(text, lambda: map(read_npz, files))
         if _is(path, stat.S_ISREG):
-            return cls(text, lambda: iter([_read(path)]))
+            return cls(text, lambda: iter([read_npz(path)]))
         module, colon, function = text.partition(":")
         if not colon or os.sep in text:
             raise UsageError(
@@ -171,29 +154,6 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
         return kind(path.stat().st_mode)
     except OSError:
         return False
-
-
-def _is_fed(value: object) -> bool:
-    """Return whether a value can be fed: an array, several for a sequence, None for an optional."""
-    import numpy as np
-
-    if isinstance(value, list | tuple):
-        return all(map(_is_fed, value))
-    return value is None or isinstance(value, np.ndarray)
-
-
-def _read(path: Path) -> Feeds:
-    import numpy as np
-
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} is not an .npz file, but a single array")
-            with archive:
-                return {name: archive[name] for name in archive.files}
-    except READ_ERRORS as error:
-        raise DataError(f"{path} cannot be read as an .npz file: {error}") from error
 
 
 def _import(module: str, function: str) -> Callable[[], Iterable[Feeds]]:

@@ -122,6 +122,7 @@ def build(
     from narrowpass.cli._summary import Summary
     from narrowpass.driver import build as run_build
     from narrowpass.framework.importing import import_models
+    from narrowpass.narrowing import choosing_pass
     from narrowpass_ir.sizes import disk_bytes
 
     named = parse_models(models)
@@ -129,7 +130,7 @@ def build(
     write = None
     if report is not None:
         write = report_writer(state, report, (*named.values(), output))
-    chosen, text = choose(state, target, pipeline, narrowing(max_error, metric, objective))
+    chosen, text = choose(state, target, pipeline, choosing_pass(max_error, metric, objective))
     watching = Watch(watch.pop("time_"), **watch)
     imported = import_models(named, state.registry)
     methods = list(imported.methods)
@@ -204,7 +205,7 @@ def check_output(output: str, sources: Iterable[str] = ()) -> None:
             the models that are read.
     """
     from narrowpass.bundle import is_bundle
-    from narrowpass.driver import check_not_source
+    from narrowpass_ir.files import check_not_source
 
     path = Path(output)
     if not output:
@@ -217,24 +218,6 @@ def check_output(output: str, sources: Iterable[str] = ()) -> None:
             "choose another name"
         )
     check_not_source(output, sources)
-
-
-def narrowing(max_error: str | None, metric: str | None, objective: str | None) -> str:
-    """Return the pass that ``--max-error`` stands for; empty where it is not given.
-
-    Raises:
-        UsageError: a metric or an objective alone.
-    """
-    if max_error is None:
-        if metric is not None or objective is not None:
-            raise UsageError("--metric and --objective need --max-error, such as rel:1e-2")
-        return ""
-    if metric is not None:
-        max_error = f"{metric}:{max_error}"
-    from narrowpass.framework.options import quote
-
-    options = "" if objective is None else f",objective={quote(objective)}"
-    return f"auto{{max-error={quote(max_error)}{options}}}"
 
 
 def choose(

@@ -205,9 +205,8 @@ def report_writer(state: State, path: str, sources: Iterable[str]) -> Callable[.
         UsageError: `path` cannot be written to.
     """
     from narrowpass.cli.output import visible
-    from narrowpass.driver import check_result_file
     from narrowpass.framework.reports import writer_of
-    from narrowpass_ir.files import replacing_file
+    from narrowpass_ir.files import check_result_file, replacing_file
 
     check_result_file(path, "--report", sources)
     writer = writer_of(path, state.registry.reports)

@@ -15,7 +15,6 @@ may also have types that only Python can pass, such as functions. A class with `
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import functools
 import inspect
@@ -24,11 +23,12 @@ import math
 import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from narrowpass.errors import PluginError
 from narrowpass.framework.boundary import translate_errors
+from narrowpass_ir.arguments import suggest as suggest  # noqa: PLC0414  # public here, too
 
 OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""
@@ -68,12 +68,6 @@ def quote(text: str) -> str:
     if text and not _NEEDS_QUOTES.search(text) and text.isprintable():
         return text
     return json.dumps(text, ensure_ascii=False)
-
-
-def suggest(wrong: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean X?)`` for the known name nearest to `wrong`, else nothing."""
-    near = difflib.get_close_matches(wrong, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 @functools.cache

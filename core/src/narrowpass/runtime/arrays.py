@@ -8,5 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-Feeds = Mapping[str, "np.ndarray[Any, Any]"]
+Feeds = Mapping[str, Any]
+"""Arrays by input name: of numpy, or of any library that `narrowpass_ir.arrays` reads."""
+
 Outputs = dict[str, "np.ndarray[Any, Any]"]

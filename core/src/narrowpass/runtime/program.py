@@ -214,8 +214,9 @@ class Program(Uncopied, abc.ABC):
         """Run a method.
 
         Args:
-            feeds: arrays by input name, each of the input's dtype and shape. An input with an
-                initializer (a default) may be left out.
+            feeds: arrays by input name, each of the input's dtype and shape, of numpy or of a
+                library whose arrays have ``__array__`` or DLPack: tensors of PyTorch and arrays of
+                JAX are read where they lie. An input with a default may be left out.
             method: which method; a bundle with one method runs that one for ``main``.
             outputs: names of the values to return; None for the method's outputs. Values
                 other than outputs must have been named in ``compile(keep=...)``.

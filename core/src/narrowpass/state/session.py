@@ -16,6 +16,7 @@ import numpy as np
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass_ir.arguments import Uncopied, count_of, kind_of, path_of
+from narrowpass_ir.arrays import plain_arrays
 from narrowpass_ir.files import replacing_file
 
 if TYPE_CHECKING:
@@ -106,11 +107,10 @@ class Session(Uncopied, abc.ABC):
             BackendError: the computation failed; the state stays as it was.
         """
         with self._lock:
-            self._check_run(feeds)
-            return self._run(feeds, method, outputs)
+            return self._run(self._check_run(feeds), method, outputs)
 
-    def _check_run(self, feeds: Feeds) -> None:
-        """Check that the session is open, and that feeds are a mapping without states."""
+    def _check_run(self, feeds: Feeds) -> Feeds:
+        """Return feeds as plain arrays, after a check that they are a mapping without states."""
         self._check_open()
         if not isinstance(feeds, Mapping):
             raise DataError(f"feeds are a mapping of input names to arrays, not {kind_of(feeds)}")
@@ -120,6 +120,7 @@ class Session(Uncopied, abc.ABC):
                     f"input {state.input!r} is state, which the session feeds; leave it out, "
                     "or call restore"
                 )
+        return plain_arrays(feeds, "the session")
 
     @abc.abstractmethod
     def _run(self, feeds: Feeds, method: str, outputs: Sequence[str] | None) -> Outputs:

@@ -28,10 +28,11 @@ def run_sessions(
         for session in sorted(sessions, key=id):  # two such runs never wait for each other
             locks.enter_context(session._lock)
         kinds: dict[Any, list[int]] = {}
-        for index, (session, fed) in enumerate(zip(sessions, feeds, strict=True)):
+        feeds = list(feeds)
+        for index, session in enumerate(sessions):
             with _naming(index):
-                session._check_run(fed)
-                kind = session._kind(fed, method, outputs)
+                feeds[index] = session._check_run(feeds[index])
+                kind = session._kind(feeds[index], method, outputs)
             kinds.setdefault(index if kind is None else (type(session), kind), []).append(index)
         results: dict[int, Outputs] = {}
         marks: list[tuple[Session, object]] = []

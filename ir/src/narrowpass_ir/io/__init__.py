@@ -12,7 +12,7 @@ from narrowpass_ir.io.converted import (
     rounding,
     rounding_at_most,
 )
-from narrowpass_ir.io.load import load_model, load_proto
+from narrowpass_ir.io.load import load_bytes, load_model, load_proto
 from narrowpass_ir.io.mapped import MappedTensor
 from narrowpass_ir.io.mapped_file import MappedFile
 from narrowpass_ir.io.save import save_model
@@ -27,6 +27,7 @@ __all__ = [
     "check_file",
     "elements",
     "external_reference",
+    "load_bytes",
     "load_model",
     "load_proto",
     "rounding",

@@ -74,17 +74,35 @@ def load_proto(proto: onnx.ModelProto) -> ir.Model:
             says where.
         VerificationError: the structure of the model breaks a rule of ONNX.
     """
-    name = "the ModelProto"
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    with pause_collection():
+        return _of_whole(copy, "the ModelProto")
+
+
+def load_bytes(data: bytes) -> ir.Model:
+    """Return the IR of a model from the bytes of an ONNX file, which hold all of its weights.
+
+    Raises:
+        ModelError: they are no model, are cut short or hold what is not supported; weights that lie
+            in other files: only a path says where.
+        VerificationError: the structure of the model breaks a rule of ONNX.
+    """
+    name = "the bytes of the model"
+    if not data:
+        raise ModelError(f"{name}: there are none; read the file again")
+    with pause_collection():
+        return _of_whole(parse_model(data, name), name)
+
+
+def _of_whole(proto: onnx.ModelProto, name: str) -> ir.Model:
     for owner, tensor in proto_tensors(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise ModelError(
                 f"{name}: {owner} lies in another file; pass the path of the .onnx file, or load "
                 "its data with onnx.load_external_data_for_model"
             )
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    with pause_collection():
-        return _of_proto(copy, name)
+    return _of_proto(proto, name)
 
 
 def _load(name: str) -> ir.Model:

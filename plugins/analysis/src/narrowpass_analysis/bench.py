@@ -89,10 +89,11 @@ def bench(
     latency (seconds: runs, median, p10, p90, min, runs_per_second) and profile (null without
     --profile; else node, op_type, kernel, seconds, partition, the slowest first).
     """
-    from narrowpass.driver import check_result_file, open_bundle
+    from narrowpass.driver import open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
     from narrowpass_analysis.inputs import complete_inputs, files_of, read_inputs
     from narrowpass_analysis.latency import measure
+    from narrowpass_ir.files import check_result_file
 
     given = parse_shapes(shapes)
     if trace is not None:

@@ -12,12 +12,12 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass.calibration.samples import READ_ERRORS
 from narrowpass.cli.options import split_pair
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.options import suggest
 from narrowpass.runtime.backend import Outputs
-from narrowpass.runtime.feeds import FeedChecker
+from narrowpass_ir.feeds import FeedChecker
+from narrowpass_ir.npz import READ_ERRORS
 
 Array = np.ndarray[Any, Any]
 

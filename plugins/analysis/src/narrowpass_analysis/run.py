@@ -64,10 +64,11 @@ def run(
     The JSON document has the keys method, backend, output, and outputs: name, dtype, shape, min,
     max and mean (null where they do not apply), nan and inf (how many elements are) of each.
     """
-    from narrowpass.driver import check_result_file, open_bundle
+    from narrowpass.driver import open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
-    from narrowpass.runtime.feeds import FeedChecker
     from narrowpass_analysis.inputs import check_given, files_of, read_inputs
+    from narrowpass_ir.feeds import FeedChecker
+    from narrowpass_ir.files import check_result_file
 
     if output is not None:
         check_result_file(output, "-o", (model, *files_of(inputs)))

@@ -20,7 +20,6 @@ from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.runtime.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
-from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.runtime.requests import (
     check_kept,
     check_targets,
@@ -29,6 +28,7 @@ from narrowpass.runtime.requests import (
     write_outputs,
 )
 from narrowpass_ir.arguments import count_of
+from narrowpass_ir.feeds import FeedChecker
 from narrowpass_ir.verify import Signature
 from narrowpass_onnxruntime.model import Prepared, prepare
 from narrowpass_onnxruntime.provider.entries import LEFT_ALONE

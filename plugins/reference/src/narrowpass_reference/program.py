@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.runtime.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
-from narrowpass.runtime.feeds import FeedChecker
 from narrowpass.runtime.requests import (
     check_kept,
     check_targets,
@@ -21,6 +20,7 @@ from narrowpass.runtime.requests import (
     write_outputs,
 )
 from narrowpass_ir.arguments import count_of
+from narrowpass_ir.feeds import FeedChecker
 from narrowpass_ir.verify import Signature
 from narrowpass_reference._evaluator import Evaluator, Value
 from narrowpass_reference._graph import constant_array, create_evaluator
