@@ -189,3 +189,31 @@ def test_weights_are_mapped_and_shared(save, tmp_path):
     assert (tmp_path / "out.narrow" / "tokenizer.json").read_text() == "{}"
     # Norms have fewer than 256 bytes, and stay in the ONNX files.
     assert set(bundle.data) >= {name for name in names if "norm" not in name}
+
+
+def test_transformers_reads_what_lies_beside_the_models(save, tmp_path):
+    """The bundle's folder, and what `convert` writes, have the configuration and the tokenizer."""
+    from click.testing import CliRunner
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from narrowpass.cli import app
+
+    transformers = pytest.importorskip("transformers")
+    _, folder = save(transformers.Phi3Config(**GROUPED))
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<s>": 1, "narrow": 2, "pass": 3}, "<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    own = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", bos_token="<s>"
+    )
+    own.save_pretrained(folder)
+    bundle, converted = tmp_path / "out.narrow", tmp_path / "converted"
+    narrowpass.build(folder, "", bundle, target="reference")
+    done = CliRunner().invoke(app, ["convert", str(bundle), str(converted)])
+    assert done.exit_code == 0, done.output
+    for place in (bundle, converted):
+        config = transformers.AutoConfig.from_pretrained(place)
+        assert (config.model_type, config.hidden_size) == ("phi3", GROUPED["hidden_size"])
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+        assert tokenizer("narrow pass wide").input_ids == [2, 3, 0]
+        assert tokenizer.bos_token == "<s>"
+    assert {"prefill.onnx", "decode.onnx"} <= {path.name for path in converted.iterdir()}

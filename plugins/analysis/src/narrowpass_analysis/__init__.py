@@ -17,12 +17,13 @@ __all__ = ["narrowpass_commands"]
 
 @hookimpl
 def narrowpass_commands() -> list[click.Command]:
-    """Register ``bench``, ``compare``, ``explain``, ``inspect``, ``replay`` and ``run``."""
+    """Register the commands."""
     from narrowpass_analysis.bench import bench
     from narrowpass_analysis.compare import compare
+    from narrowpass_analysis.convert import convert
     from narrowpass_analysis.explain import explain
     from narrowpass_analysis.inspect import inspect
     from narrowpass_analysis.replay import replay
     from narrowpass_analysis.run import run
 
-    return [bench, compare, explain, inspect, replay, run]
+    return [bench, compare, convert, explain, inspect, replay, run]

@@ -14,6 +14,7 @@ _ASSETS = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
 )
 _LARGEST = 256 << 20
