@@ -23,7 +23,8 @@ def narrowpass_commands() -> list[click.Command]:
     from narrowpass_analysis.convert import convert
     from narrowpass_analysis.explain import explain
     from narrowpass_analysis.inspect import inspect
+    from narrowpass_analysis.new_plugin.command import new_plugin
     from narrowpass_analysis.replay import replay
     from narrowpass_analysis.run import run
 
-    return [bench, compare, convert, explain, inspect, replay, run]
+    return [bench, compare, convert, explain, inspect, new_plugin, replay, run]

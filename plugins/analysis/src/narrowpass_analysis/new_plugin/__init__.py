@@ -1,0 +1,1 @@
+"""``narrowpass new-plugin``: writes the files of a plugin from templates."""
