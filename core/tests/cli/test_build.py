@@ -71,7 +71,7 @@ def test_json(call, passes, model, tmp_path):
         ("b", "negate"),
     ]
     assert document["passes"][0]["counters"] == {"negated": 1}
-    for key in document:
+    for key in document.keys() - {"version"}:
         assert key in app.get_command(None, "build").help
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterable
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from narrowpass.cli.options import json_option
+from narrowpass.cli.output import print_json
 
 if TYPE_CHECKING:
     from narrowpass_planning.weights.folder import Listed
@@ -24,7 +26,6 @@ _folder_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the files are.  [default: NARROWPASS_CACHE_DIR, or the user's cache directory]",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group()
@@ -37,7 +38,7 @@ def cache() -> None:
 
 @cache.command("list")
 @_folder_option
-@_json_option
+@json_option
 def list_(cache_dir: Path | None, as_json: bool) -> None:
     """List the files, those used last first, and what killed writers left behind.
 
@@ -49,7 +50,7 @@ def list_(cache_dir: Path | None, as_json: bool) -> None:
 
 @cache.command()
 @_folder_option
-@_json_option
+@json_option
 def verify(cache_dir: Path | None, as_json: bool) -> None:
     """Read all files and compare them with their checksums; exit with 1 if one is damaged.
 
@@ -68,7 +69,7 @@ def verify(cache_dir: Path | None, as_json: bool) -> None:
     help="What may stay, in bytes or with a unit: 500MB, 2GiB.",
 )
 @_folder_option
-@_json_option
+@json_option
 def prune(max_size: str, cache_dir: Path | None, as_json: bool) -> None:
     """Delete files until those left are no larger: useless ones, then the longest unused.
 
@@ -116,7 +117,7 @@ def _print_json(place: Path, items: Iterable[Listed]) -> None:
         }
         for item in items
     ]
-    click.echo(json.dumps({"folder": str(place), "files": rows}, indent=2))
+    print_json({"folder": str(place), "files": rows})
 
 
 def _bytes(text: str) -> int:

@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -27,9 +27,17 @@ LARGEST = sys.float_info.max
 """What stands for infinity in JSON, which has none."""
 
 
-def print_json(document: Any) -> None:
-    """Print one JSON document. NaN is null; infinities are the largest numbers of float64."""
-    click.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+JSON_VERSION = 1
+"""The version of all JSON documents: what a later one takes away or changes raises it."""
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document with its version.
+
+    NaN is null; infinities are the largest numbers of float64.
+    """
+    plain = _plain({"version": JSON_VERSION, **document})
+    click.echo(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
