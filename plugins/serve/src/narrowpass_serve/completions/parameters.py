@@ -1,0 +1,151 @@
+"""The parameters of a completion, read from JSON and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from narrowpass.errors import UsageError
+from narrowpass_generate import Sampling
+from narrowpass_ir.arguments import kind_of
+from narrowpass_serve.errors import RequestError
+
+MOST_CHOICES = 128
+"""Choices of one request at most, as in OpenAI's interface."""
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_IGNORED = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+)
+"""What changes no text: whom a request is from, and how it is kept."""
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+}
+"""Parameters that the server does not have, with the values that ask for nothing."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How a request's text is generated.
+
+    Attributes:
+        sampling: how tokens are chosen.
+        tokens: at most so many for each choice; None for as many as the context has room for.
+        stop: strings that end the text.
+        choices: of each prompt.
+        stream: whether text is sent as it comes.
+        usage: whether a stream ends with the numbers of tokens.
+    """
+
+    sampling: Sampling
+    tokens: int | None
+    stop: tuple[str, ...]
+    choices: int
+    stream: bool
+    usage: bool
+
+    def of_choice(self, index: int) -> Sampling:
+        """Return the sampling of one choice: a seed stands for that of the first one."""
+        seed = self.sampling.seed
+        return self.sampling if seed is None else replace(self.sampling, seed=seed + index)
+
+
+def read_parameters(
+    document: Mapping[str, Any], own: frozenset[str], default: Sampling, tokens: int | None
+) -> Parameters:
+    """Read the parameters of a request.
+
+    Args:
+        document: the body.
+        own: names of parameters that the endpoint itself reads.
+        default: how the model's authors sample.
+        tokens: where the request does not say.
+
+    Raises:
+        RequestError: a parameter that is unknown, out of range, or not to be had; with its name.
+    """
+    values = {name: value for name, value in document.items() if value is not None}
+    known = {*_SAMPLING, *_IGNORED, *own, *_READ}
+    for name, value in values.items():
+        if name in known:
+            continue
+        if name not in _NEUTRAL:
+            raise RequestError(f"unknown parameter {name[:100]!r}; leave it out", parameter=name)
+        if not any(_same(value, each) for each in _NEUTRAL[name]):
+            raise RequestError(
+                f"this server does not have the parameter {name!r}; leave it out", parameter=name
+            )
+    limits = [n for n in ("max_completion_tokens", "max_tokens") if n in values]
+    for name in limits:
+        tokens = _count(values, name, 1 << 31)
+    options = _of(values, "stream_options", dict, "an object", {})
+    return Parameters(
+        _sampling(values, default),
+        tokens,
+        _stop(values),
+        _count(values, "n", MOST_CHOICES) if "n" in values else 1,
+        _of(values, "stream", bool, "true or false", False),
+        _of(options, "include_usage", bool, "true or false", False),
+    )
+
+
+_READ = ("max_completion_tokens", "max_tokens", "model", "n", "stop", "stream", "stream_options")
+
+
+def _same(one: object, other: object) -> bool:
+    """Return whether JSON values are equal; false is not 0."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _sampling(values: Mapping[str, Any], default: Sampling) -> Sampling:
+    # OpenAI's default, where neither the request nor the model's authors say.
+    base = default if default.temperature else replace(default, temperature=1.0)
+    for name in _SAMPLING:
+        if name in values:
+            try:
+                base = replace(base, **{name: values[name]})
+            except UsageError as error:
+                raise RequestError(str(error), parameter=name) from error
+    return base
+
+
+def _stop(values: Mapping[str, Any]) -> tuple[str, ...]:
+    stop = values.get("stop", [])
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
+        raise RequestError("`stop` must be a string or a list of strings", parameter="stop")
+    return tuple(stops)
+
+
+def _count(values: Mapping[str, Any], name: str, most: int) -> int:
+    value = values[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise RequestError(
+            f"`{name}` must be a whole number from 1 to {most}, not {value!r:.100}", parameter=name
+        )
+    return value
+
+
+def _of(
+    values: Mapping[str, Any], name: str, kind: Callable[..., Any], what: str, default: Any
+) -> Any:
+    value = values.get(name, default)
+    if not isinstance(value, kind):  # type: ignore[arg-type]
+        raise RequestError(f"`{name}` must be {what}, not {kind_of(value)}", parameter=name)
+    return value

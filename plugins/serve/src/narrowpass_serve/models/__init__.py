@@ -1,0 +1,1 @@
+"""Models: where they are, which are loaded, and how their requests run in batches."""
