@@ -176,8 +176,7 @@ def _check_grpc() -> None:
         UsageError: it is not.
     """
     try:
-        import google.protobuf
-        import grpc  # noqa: F401
+        import narrowpass_serve.protocol.grpc_service  # noqa: F401
     except ImportError as error:
         raise UsageError(
             f"--grpc-port: {error}; install it with `pip install narrowpass-serve[grpc]`"

@@ -47,4 +47,6 @@ def _refusing(most: int) -> Receive:
 
 
 def _too_long(most: int) -> RequestError:
-    return RequestError(f"the body is longer than {most} bytes; send less, or raise --max-body", 413)
+    return RequestError(
+        f"the body is longer than {most} bytes; send less, or raise --max-body", 413
+    )

@@ -106,9 +106,7 @@ async def _serve(
             from narrowpass_serve.protocol.grpc_service import serving
 
             inference = Inference(repository, settings, metrics)
-            grpc_port = await stack.enter_async_context(
-                serving(inference, settings, *grpc_address)
-            )
+            grpc_port = await stack.enter_async_context(serving(inference, settings, *grpc_address))
         if settings.watch:
             watcher = asyncio.create_task(watch(repository, settings.watch))
             stack.callback(watcher.cancel)

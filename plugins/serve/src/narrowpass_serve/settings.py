@@ -13,7 +13,7 @@ class Settings:
         backend: what runs the models; None for the available one of highest priority.
         threads: of a run; None for as many as the process may run on.
         require_native: whether a node without a native kernel is an error.
-        cache: whether packed weights are shared and kept on disk.
+        cache: whether packed weights are kept on disk.
         cache_dir: where; None for the user's cache directory.
         instances: programs of each model; each runs one batch at a time.
         max_batch: rows of a batch at most; 1 for no batches.

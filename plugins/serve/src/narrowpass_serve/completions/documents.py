@@ -39,7 +39,9 @@ class Answer:
     def piece(self, index: int, text: str, result: Generation | None) -> dict[str, Any]:
         """Return text of one choice as it came; the result where it is the last of that."""
         content = {"delta": {"content": text} if text else {}} if self.chat else {"text": text}
-        ending = _ending(result) if result is not None else {"logprobs": None, "finish_reason": None}
+        ending = (
+            _ending(result) if result is not None else {"logprobs": None, "finish_reason": None}
+        )
         return self._chunk([{"index": index, **content, **ending}])
 
     def beginning(self, index: int) -> dict[str, Any]:

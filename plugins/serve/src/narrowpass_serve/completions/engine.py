@@ -137,8 +137,13 @@ class Engine:
 
     def _work(self) -> None:
         while self._wait():
-            self._admit()
-            self._step()
+            try:
+                self._admit()
+                self._step()
+            except Exception as error:
+                _log.exception("model %r: a defect ended what it generated", self._name)
+                for sequence in list(self._running):
+                    self._fail(sequence, error)
             self._count()
 
     def _wait(self) -> bool:

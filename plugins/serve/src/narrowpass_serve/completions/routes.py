@@ -169,8 +169,6 @@ _UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding a stream back."""
 
 
-
-
 def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "narrowpass"}
 

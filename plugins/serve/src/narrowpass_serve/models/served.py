@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from narrowpass.errors import NarrowpassError, UsageError
 from narrowpass_serve.completions.engine import Engine
 from narrowpass_serve.errors import RequestError
 from narrowpass_serve.models.batches import run_batch
+from narrowpass_serve.models.instance import Instance
 from narrowpass_serve.models.methods import Method
 from narrowpass_serve.models.queueing import Arrays, Job, JobQueue
 from narrowpass_serve.models.sources import Source
@@ -60,10 +62,14 @@ class Served:
     ) -> None:
         self.name, self.version = source.name, str(version)
         self._metrics = metrics
-        programs = [_load(source, settings, plugins) for _ in range(settings.instances)]
-        first = programs[0]
+        load = functools.partial(_load, source, settings, plugins)
+        self._instances = [Instance(load) for _ in range(settings.instances)]
+        first = self._instances[0].program
         join = settings.max_batch > 1
         self.methods = {name: Method.of(first, name, join=join) for name in first.methods}
+        if not all(method.unjoined for method in self.methods.values()):
+            for instance in self._instances:
+                instance.prepare(settings.max_batch)
         self.default = "main" if "main" in self.methods else next(iter(self.methods))
         self.tokenizer, self.engine, self.silent = None, None, ""
         try:
@@ -71,11 +77,10 @@ class Served:
             self.engine = Engine(source.name, first, self.tokenizer, settings, metrics)
         except NarrowpassError as error:
             self.silent = str(error)
-        self._programs = programs
         self._jobs = JobQueue(settings.max_queue, settings.max_batch, settings.max_delay)
         self._workers = [
-            threading.Thread(target=self._work, args=(program,), name=f"serve-{source.name}")
-            for program in programs
+            threading.Thread(target=self._work, args=(instance,), name=f"serve-{source.name}")
+            for instance in self._instances
         ]
         for worker in self._workers:
             worker.daemon = True  # the second signal does not wait for a run
@@ -122,17 +127,17 @@ class Served:
         self._jobs.close()
         for worker in self._workers:
             worker.join()
-        for program in self._programs:
-            program.close()
+        for instance in self._instances:
+            instance.close()
 
-    def _work(self, program: Program) -> None:
+    def _work(self, instance: Instance) -> None:
         """Run batches until the queue is closed and empty."""
         rows, compute = (m.labels(self.name) for m in (self._metrics.rows, self._metrics.compute))
         waiting = self._metrics.waiting.labels(self.name)
         while jobs := self._jobs.take():
             waiting.set(len(self._jobs))
             start = time.perf_counter()
-            count = run_batch(program, jobs)
+            count = run_batch(instance, jobs)
             if count:
                 compute.observe(time.perf_counter() - start)
                 rows.observe(count)
@@ -146,7 +151,7 @@ def _load(source: Source, settings: Settings, plugins: Plugins | None) -> Progra
         settings.backend,
         threads=settings.threads,
         require_native=settings.require_native,
-        cache=settings.cache,
+        cache=settings.cache or "memory",  # a model has several programs: one copy of its weights
         cache_dir=settings.cache_dir,
         plugins=plugins,
     )

@@ -92,7 +92,9 @@ async def serving(
     try:
         bound = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise UsageError(f"cannot listen at {address}: {error}; pass another --grpc-port") from error
+        raise UsageError(
+            f"cannot listen at {address}: {error}; pass another --grpc-port"
+        ) from error
     await server.start()
     try:
         yield bound
@@ -234,8 +236,9 @@ def _feed(given: Any, raw: bytes | None, method: Method) -> np.ndarray[Any, Any]
     else:
         array = _narrowed(np.array(values), datatype, what)
     if array.size != np.prod(shape, dtype=object):
-        raise RequestError(f"{what}: {array.size} elements, where the shape {list(shape)} has more "
-                           "or fewer")
+        raise RequestError(
+            f"{what}: {array.size} elements, where the shape {list(shape)} has more or fewer"
+        )
     return array.reshape(shape)
 
 
