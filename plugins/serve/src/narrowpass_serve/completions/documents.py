@@ -39,17 +39,12 @@ class Answer:
     def piece(self, index: int, text: str, result: Generation | None) -> dict[str, Any]:
         """Return text of one choice as it came; the result where it is the last of that."""
         content = {"delta": {"content": text} if text else {}} if self.chat else {"text": text}
-        ending = (
-            _ending(result) if result is not None else {"logprobs": None, "finish_reason": None}
-        )
-        return self._chunk([{"index": index, **content, **ending}])
+        return self._chunk([{"index": index, **content, **_ending(result)}])
 
     def beginning(self, index: int) -> dict[str, Any]:
         """Return what a choice of a chat begins with: the role."""
         delta = {"role": "assistant", "content": ""}
-        return self._chunk(
-            [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
-        )
+        return self._chunk([{"index": index, "delta": delta, **_ending(None)}])
 
     def ending(self, usage: Mapping[str, int]) -> dict[str, Any]:
         """Return the last chunk of a stream: the numbers of tokens."""
@@ -84,5 +79,6 @@ def usage_of(prompts: Sequence[Sequence[int]], results: Sequence[Generation]) ->
     }
 
 
-def _ending(result: Generation) -> dict[str, Any]:
-    return {"logprobs": None, "finish_reason": result.finish_reason or "stop"}
+def _ending(result: Generation | None) -> dict[str, Any]:
+    reason = None if result is None else result.finish_reason
+    return {"logprobs": None, "finish_reason": reason}

@@ -94,7 +94,7 @@ class Engine:
         self._name, self._tokenizer = name, tokenizer
         self._most, self._most_waiting = settings.sequences, settings.max_queue
         self._prompts = Decoder(program)
-        self._logits: np.ndarray | None = None  # type: ignore[type-arg]
+        self._logits: np.ndarray | None = None
         self._metrics = metrics
         self._waiting: deque[Wanted] = deque()
         self._running: dict[Wanted, Stream] = {}
@@ -140,7 +140,7 @@ class Engine:
             try:
                 self._admit()
                 self._step()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # other sequences must still run
                 _log.exception("model %r: a defect ended what it generated", self._name)
                 for sequence in list(self._running):
                     self._fail(sequence, error)

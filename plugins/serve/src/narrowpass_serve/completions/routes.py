@@ -133,7 +133,7 @@ class Completions:
 
             return tell
 
-        wanted = []
+        wanted: list[Wanted] = []
         for prompt in prompts:
             for _ in range(chosen.choices):
                 index = len(wanted)

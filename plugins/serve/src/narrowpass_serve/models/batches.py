@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -58,5 +59,5 @@ def _run_joined(instance: Instance, jobs: Sequence[Job]) -> list[Arrays]:
     outputs = instance.run_rows(feeds, int(bounds[-1]), first.method, first.outputs)
     return [
         {name: value[start:end] for name, value in outputs.items()}
-        for start, end in zip(bounds[:-1], bounds[1:], strict=True)
+        for start, end in itertools.pairwise(bounds)
     ]

@@ -62,9 +62,9 @@ def find_sources(texts: Sequence[str]) -> dict[str, Source]:
 
 
 def _expand(text: str) -> Iterator[Source]:
-    name, equals, path = text.partition("=")
+    name, equals, given = text.partition("=")
     if equals and _NAME.fullmatch(name):
-        yield _source(name, Path(path))
+        yield _source(name, Path(given))
         return
     folder = Path(text)
     if not folder.is_dir() or is_bundle(folder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -93,8 +93,7 @@ def to_json(array: Array, what: str) -> list[Any]:
     if array.dtype == object or array.dtype.kind == "U":
         return [str(each) for each in array.flat]
     if array.dtype.kind in "iub":
-        found: list[Any] = array.ravel().tolist()
-        return found
+        return list(array.ravel().tolist())
     # float64 has every number of the narrower types, so that JSON has the same.
     wide = array.ravel().astype(np.float64)
     if not np.isfinite(wide).all():
@@ -103,8 +102,7 @@ def to_json(array: Array, what: str) -> list[Any]:
             "binary_data",
             422,
         )
-    found = wide.tolist()
-    return found
+    return list(wide.tolist())
 
 
 def to_bytes(array: Array) -> bytes:
@@ -124,7 +122,7 @@ def _converted(array: Array, datatype: str, what: str) -> Array:
     if datatype.startswith(("INT", "UINT")):
         if array.dtype.kind not in "iu":
             raise RequestError(f"{what}: an element of {datatype} must be a whole number")
-        limits = np.iinfo(dtype)
+        limits: np.iinfo[Any] = np.iinfo(cast("Any", dtype))
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             raise RequestError(
                 f"{what}: an element is out of the range of {datatype}: {limits.min} to "
@@ -141,7 +139,7 @@ def _converted(array: Array, datatype: str, what: str) -> Array:
 
 
 def _booleans(array: Array, what: str) -> Array:
-    if array.size and not (0 <= int(array.min()) and int(array.max()) <= 1):
+    if array.size and (int(array.min()) < 0 or int(array.max()) > 1):
         raise RequestError(f"{what}: an element of BOOL must be 0 or 1")
     return array.astype(np.bool_)
 
