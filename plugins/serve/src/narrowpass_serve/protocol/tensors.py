@@ -58,6 +58,9 @@ def from_json(datatype: str, shape: tuple[int, ...], data: object, what: str) ->
         raise RequestError(f"{what}: `data` is no array of numbers: {error!s:.200}") from error
     if not array.size:
         return _shaped(np.empty(0, DTYPES[datatype]), shape, what)
+    if datatype == "UINT64" and array.dtype.kind in "fO":
+        # numpy takes large and small whole numbers together for floating point ones.
+        array = _whole(data, what).reshape(array.shape)
     if array.ndim > 1 and array.shape != shape:
         raise RequestError(
             f"{what}: `data` is nested as {list(array.shape)}, and `shape` is {list(shape)}"
@@ -136,6 +139,16 @@ def _converted(array: Array, datatype: str, what: str) -> Array:
     if (np.isfinite(array) & ~np.isfinite(narrow.astype(np.float64))).any():
         raise RequestError(f"{what}: an element is out of the range of {datatype}")
     return narrow
+
+
+def _whole(data: list[Any], what: str) -> Array:
+    flat = list(_flat(data))
+    try:
+        if any(type(each) is not int for each in flat):
+            raise RequestError(f"{what}: an element of UINT64 must be a whole number")
+        return np.array(flat, np.uint64)
+    except OverflowError as error:
+        raise RequestError(f"{what}: an element is out of the range of UINT64") from error
 
 
 def _booleans(array: Array, what: str) -> Array:
