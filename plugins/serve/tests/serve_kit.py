@@ -1,4 +1,4 @@
-"""Small models whose answers numpy has, servers in this process, and servers in one of their own."""
+"""Small models whose answers numpy has, and servers: in this process or in one of their own."""
 
 from __future__ import annotations
 
@@ -135,7 +135,11 @@ class There:
         command = [sys.executable, "-m", "narrowpass", "serve", "--port", "0", *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.lines = []
-        while not (found := re.search(r"serving at (http://\S+:\d+)(?: and gRPC at (\S+))?", "".join(self.lines[-1:]))):
+        while not (
+            found := re.search(
+                r"serving at (http://\S+:\d+)(?: and gRPC at (\S+))?", "".join(self.lines[-1:])
+            )
+        ):
             line = self.process.stderr.readline()
             assert line, "".join(self.lines)
             self.lines.append(line)

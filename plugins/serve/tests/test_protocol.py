@@ -239,9 +239,7 @@ def test_a_body_that_is_too_long(tmp_path, declared):
 
 def test_requests_are_counted(here):
     labels = {"model": "matmul", "protocol": "http"}
-    before = [
-        here.metric("narrowpass_requests_total", **labels, status=s) for s in ("200", "400")
-    ]
+    before = [here.metric("narrowpass_requests_total", **labels, status=s) for s in ("200", "400")]
     here.infer("matmul", ROW)
     here.infer("matmul", {**ROW, "datatype": "FP64"})
     here.infer("made up", ROW)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +18,9 @@ from narrowpass.cli.options import (
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import UsageError
 from narrowpass_serve.settings import Settings
+
+if TYPE_CHECKING:
+    from narrowpass_serve.models.served import Served
 
 _DEFAULT = Settings()
 
@@ -149,24 +153,33 @@ def serve(
     if grpc_port is not None:
         _check_grpc()
     logging.getLogger("narrowpass.serve").setLevel(logging.INFO)
-    listener = listen(host, port)  # a port that is taken is said before models are loaded
     metrics = Metrics()
-    repository = Repository(sources, settings, metrics, state.plugins)
-    for name in sources:
-        served = repository.load(name)
-        for method in served.methods.values():
-            why = f"one by one: {method.unjoined}" if method.unjoined else "in batches"
-            state.note(f"model {name!r}, method {method.name!r}: requests run {why}")
-        if served.engine is not None:
-            state.note(f"model {name!r} generates text")
+    with contextlib.ExitStack() as stack:
+        # A port that is taken is said before models are loaded.
+        listener = stack.enter_context(contextlib.closing(listen(host, port)))
+        repository = Repository(sources, settings, metrics, state.plugins)
+        stack.callback(repository.close)
+        for name in sources:
+            _note(state, repository.load(name))
 
-    def ready(grpc: int | None) -> None:
-        shown = f"[{host}]" if ":" in host else host
-        more = "" if grpc is None else f" and gRPC at {shown}:{grpc}"
-        state.note(f"serving at http://{shown}:{listener.getsockname()[1]}{more}")
+        def ready(grpc: int | None) -> None:
+            shown = f"[{host}]" if ":" in host else host
+            more = "" if grpc is None else f" and gRPC at {shown}:{grpc}"
+            state.note(f"serving at http://{shown}:{listener.getsockname()[1]}{more}")
 
-    address = None if grpc_port is None else (host, grpc_port)
-    run(repository, settings, metrics, listener, address, ready)
+        address = None if grpc_port is None else (host, grpc_port)
+        run(repository, settings, metrics, listener, address, ready)
+
+
+def _note(state: State, served: Served) -> None:
+    """Say what a model's requests get."""
+    for method in served.methods.values():
+        how = f"one by one: {method.unjoined}" if method.unjoined else "in batches"
+        state.note(f"model {served.name!r}, method {method.name!r}: requests run {how}")
+    if served.engine is not None:
+        state.note(f"model {served.name!r} generates text")
+    elif served.stateful:
+        state.note(f"model {served.name!r} generates no text: {served.silent}")
 
 
 def _check_grpc() -> None:

@@ -68,7 +68,7 @@ def run(
 ) -> None:
     """Serve until a signal: then no request is taken any more, and those that came are answered.
 
-    A second signal ends the process at once.
+    A second signal ends the process at once, also while the repository is closed after this.
 
     Args:
         repository: whose models are loaded.
@@ -113,8 +113,6 @@ async def _serve(
         stack.enter_context(_stopping(server))
         ready(grpc_port)
         await server.serve([listener])
-    # Requests have their answers; what still runs belongs to clients that went away.
-    await asyncio.to_thread(repository.close)
 
 
 @contextlib.contextmanager

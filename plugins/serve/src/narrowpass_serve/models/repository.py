@@ -176,7 +176,7 @@ class Repository:
             with self._lock:
                 old, entry.current, entry.reason = entry.current, None, "the server stops"
                 if old is not None:
-                    entry.users.pop(old)
+                    entry.users[old] += 1  # closed here, not by the last request
             if old is not None:
                 old.close()
 

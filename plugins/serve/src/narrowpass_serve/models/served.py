@@ -46,6 +46,7 @@ class Served:
         default: the method that the model's name alone stands for.
         tokenizer: of a bundle that generates; None for others.
         engine: generates; None where the bundle does not.
+        stateful: whether it has state, so that it may be meant to generate.
         silent: why it does not generate; empty where it does.
 
     Raises:
@@ -71,7 +72,10 @@ class Served:
             for instance in self._instances:
                 instance.prepare(settings.max_batch)
         self.default = "main" if "main" in self.methods else next(iter(self.methods))
-        self.tokenizer, self.engine, self.silent = None, None, ""
+        self.stateful = bool(first.states)
+        self.tokenizer: Tokenizer | None = None
+        self.engine: Engine | None = None
+        self.silent = ""
         try:
             self.tokenizer = _tokenizer(source, first, plugins)
             self.engine = Engine(source.name, first, self.tokenizer, settings, metrics)
