@@ -84,8 +84,8 @@ def test_default_environments() -> None:
     # .ci/run relies on these being in the list and runs none of them by itself.
     assert {"lint", "types", "docs", "oldest", "conformance", "isa", "sanitize"} <= set(names)
     assert (
-        "py{311,312,313}-{core,fold,fp16,int8,int4,auto,ort,import,xnn,generate,all,thirdparty}"
-        in names
+        "py{311,312,313}-"
+        "{core,fold,fp16,int8,int4,auto,ort,import,xnn,generate,serve,all,thirdparty}" in names
     )
     assert "long" not in names
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
-OURS = ("narrowpass-analysis ", "narrowpass-auto ", "narrowpass-demo ", "narrowpass-generate ")
+OURS = tuple(f"narrowpass-{name} " for name in ("analysis", "auto", "demo", "generate", "serve"))
 """The distributions whose commands are described with those of the core."""
 
 TUTORIAL_PLUGIN = "narrowpass-hello"
@@ -212,7 +212,10 @@ def benchmarks() -> str:
     A folder with a ``__main__.py`` is one script.
     """
     parts = []
-    for folder in (BENCHMARKS, *map(BENCHMARKS.joinpath, ("kernels", "passes", "quantization"))):
+    for folder in (
+        BENCHMARKS,
+        *map(BENCHMARKS.joinpath, ("kernels", "passes", "quantization", "serving")),
+    ):
         for script in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
             docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
             text = re.sub(r"::\n\n((?: {4}.*(?:\n|$)|\n)+)", _as_block, docstring)

@@ -34,6 +34,7 @@ FIRST_PARTY = (
     "int8-sym",
     "reference",
     "report",
+    "serve",
     "xnn-cpu",
 )
 """The plugins that the pages may use; all others are left out, whatever is installed."""

@@ -140,7 +140,7 @@ BAD = {
     "an empty list": ({"prompt": []}, 400, "prompt", "`prompt` must be"),
     "no tokens": ({"prompt": [[]]}, 400, "prompt", "at least one token"),
     "an unknown token": ({"prompt": [9999]}, 400, None, "not in the vocabulary"),
-    "a surrogate": ({"prompt": "\ud800"}, 400, None, "Unicode"),
+    "a surrogate": ({"prompt": "\ud800"}, 400, None, "half of a character"),
     "temperature": ({"temperature": -1}, 400, "temperature", "at least 0"),
     "text": ({"temperature": "hot"}, 400, "temperature", "must be a number"),
     "top_p": ({"top_p": 2}, 400, "top_p", "at most 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +14,10 @@ from narrowpass_serve.errors import RequestError
 
 IN_LOOP = 1 << 16
 """Bytes that are parsed at once; what is longer would hold up other requests."""
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""The escape of one half of a character, which is no text without the other half."""
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -37,6 +42,16 @@ def parse_object(data: bytes) -> dict[str, Any]:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error!s:.200}") from error
+    if _SURROGATE.search(data):
+        _check_unicode(found)
     if not isinstance(found, dict):
         raise RequestError(f"the body must be a JSON object, not {kind_of(found)}")
     return found
+
+
+def _check_unicode(found: object) -> None:
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        message = f"the body has half of a character: {error.reason}; send whole ones"
+        raise RequestError(message) from error
