@@ -40,7 +40,8 @@ def weights(seed=0):
 def matmul(path, seed=0):
     """Save y = x W, with rows that are independent."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    shapes = [("x", FLOAT, ["N", WIDTH])], [("y", FLOAT, ["N", OUT])]
+    # Exporters name the rows of an output in their own way.
+    shapes = [("x", FLOAT, ["N", WIDTH])], [("y", FLOAT, ["other", OUT])]
     return _save(path, nodes, *shapes, {"w": weights(seed)})
 
 
@@ -50,8 +51,21 @@ def mixing(path):
     return _save(path, nodes, [("x", FLOAT, ["N", 4])], [("y", FLOAT, ["N", 4])])
 
 
+def outer(path):
+    """Save a matmul of two inputs: rows of the second one are no rows of the output."""
+    nodes = [helper.make_node("MatMul", ["x", "z"], ["y"])]
+    inputs = [("x", FLOAT, ["N", 1]), ("z", FLOAT, ["M", "K"])]
+    return _save(path, nodes, inputs, [("y", FLOAT, ["N", "K"])])
+
+
+def fixed(path):
+    """Save an identity of two rows."""
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    return _save(path, nodes, [("x", FLOAT, [2, 4])], [("y", FLOAT, [2, 4])])
+
+
 def table(path):
-    """Save rows of a table by their index, which fails where there is none."""
+    """Save rows of a table by their index, which fails where none is."""
     nodes = [helper.make_node("Gather", ["w", "ids"], ["y"])]
     shapes = [("ids", INT64, ["N", 3])], [("y", FLOAT, ["N", 3, OUT])]
     return _save(path, nodes, *shapes, {"w": weights()})
@@ -92,7 +106,7 @@ def result(answer, name="y", dtype=np.float32):
 
 
 @dataclass
-class Here:
+class LocalServer:
     """A server in this process."""
 
     client: TestClient
@@ -123,12 +137,12 @@ def serving(paths, **settings):
         for name in sources:
             repository.load(name)
         with TestClient(create_app(repository, chosen, metrics)) as client:
-            yield Here(client, repository, metrics)
+            yield LocalServer(client, repository, metrics)
     finally:
         repository.close()
 
 
-class There:
+class ServerProcess:
     """A server in a process of its own."""
 
     def __init__(self, *arguments):

@@ -8,7 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from serve_kit import matmul, mixing, result, row_of, serving, table, tensor, wait_until, weights
+from serve_kit import (
+    fixed,
+    matmul,
+    mixing,
+    outer,
+    result,
+    row_of,
+    serving,
+    table,
+    tensor,
+    wait_until,
+    weights,
+)
 
 import narrowpass
 from narrowpass_serve.errors import RequestError
@@ -18,9 +30,9 @@ DELAY = 0.3
 """Seconds that tests wait for others to join; those that they start at once come within it."""
 
 
-def at_once(here, model, inputs):
+def at_once(server, model, inputs):
     with ThreadPoolExecutor(len(inputs)) as pool:
-        return list(pool.map(lambda each: here.infer(model, each), inputs))
+        return list(pool.map(lambda each: server.infer(model, each), inputs))
 
 
 def test_joined_rows_have_the_bits_of_rows_alone(tmp_path):
@@ -29,10 +41,10 @@ def test_joined_rows_have_the_bits_of_rows_alone(tmp_path):
     feeds = [row_of(i, rows) for i, rows in enumerate(counts)]
     with narrowpass.load(path) as program:
         alone = [program.run({"x": rows})["y"] for rows in feeds]
-    with serving({"m": path}, max_delay=DELAY, max_batch=sum(counts)) as here:
-        answers = at_once(here, "m", [tensor("x", rows) for rows in feeds])
-        assert here.metric("narrowpass_batch_rows_count", model="m") < len(counts)
-        assert here.metric("narrowpass_batch_rows_sum", model="m") == sum(counts)
+    with serving({"m": path}, max_delay=DELAY, max_batch=sum(counts)) as server:
+        answers = at_once(server, "m", [tensor("x", rows) for rows in feeds])
+        assert server.metric("narrowpass_batch_rows_count", model="m") < len(counts)
+        assert server.metric("narrowpass_batch_rows_sum", model="m") == sum(counts)
     for answer, expected, rows in zip(answers, alone, feeds, strict=True):
         assert result(answer).tobytes() == expected.tobytes()
         # 16 terms of a dot product in float32, each of size about 1.
@@ -41,25 +53,34 @@ def test_joined_rows_have_the_bits_of_rows_alone(tmp_path):
 
 def test_a_request_of_more_rows_than_a_batch(tmp_path):
     rows = row_of(0, 23)
-    with serving({"m": matmul(tmp_path / "m.narrow")}, max_batch=4) as here:
-        answer = here.infer("m", tensor("x", rows))
+    with serving({"m": matmul(tmp_path / "m.narrow")}, max_batch=4) as server:
+        answer = server.infer("m", tensor("x", rows))
     np.testing.assert_allclose(result(answer), rows @ weights(), rtol=0, atol=1e-5)
 
 
 def test_rows_that_depend_on_each_other_are_not_joined(tmp_path):
-    with serving({"m": mixing(tmp_path / "m.narrow")}, max_delay=DELAY) as here:
-        with here.repository.lease("m") as served:
+    with serving({"m": mixing(tmp_path / "m.narrow")}, max_delay=DELAY) as server:
+        with server.repository.lease("m") as served:
             assert "other bits" in served.method("").unjoined
-        answers = at_once(here, "m", [tensor("x", np.ones((2, 4)))] * 4)
+        answers = at_once(server, "m", [tensor("x", np.ones((2, 4)))] * 4)
         assert [result(each).tolist() for each in answers] == [[[0.5] * 4] * 2] * 4
-        assert here.metric("narrowpass_batch_rows_count", model="m") == 4
+        assert server.metric("narrowpass_batch_rows_count", model="m") == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"), [(fixed, "does not begin with a dimension"), (outer, "could not be tried")]
+)
+def test_other_models_are_not_joined(tmp_path, model, reason):
+    paths = {"m": model(tmp_path / "m.narrow")}
+    with serving(paths) as server, server.repository.lease("m") as served:
+        assert reason in served.method("").unjoined
 
 
 def test_a_row_that_fails_fails_alone(tmp_path):
     good, bad = np.array([[0, 1, 2]]), np.array([[0, 1, 99]])
-    with serving({"m": table(tmp_path / "m.narrow")}, max_delay=DELAY) as here:
+    with serving({"m": table(tmp_path / "m.narrow")}, max_delay=DELAY) as server:
         inputs = [tensor("ids", each, "INT64") for each in (good, bad, good, good)]
-        answers = at_once(here, "m", inputs)
+        answers = at_once(server, "m", inputs)
     assert [each.status_code for each in answers] == [200, 500, 200, 200]
     assert "99" in answers[1].json()["error"] or "out of" in answers[1].json()["error"]
     for answer in (answers[0], *answers[2:]):
@@ -67,8 +88,8 @@ def test_a_row_that_fails_fails_alone(tmp_path):
 
 
 def test_a_request_that_memory_does_not_suffice_for_fails_alone(tmp_path, monkeypatch):
-    with serving({"m": matmul(tmp_path / "m.narrow")}, max_delay=DELAY) as here:
-        with here.repository.lease("m") as served:
+    with serving({"m": matmul(tmp_path / "m.narrow")}, max_delay=DELAY) as server:
+        with server.repository.lease("m") as served:
             kind = type(served._instances[0].program)
         run = kind.run
 
@@ -79,7 +100,7 @@ def test_a_request_that_memory_does_not_suffice_for_fails_alone(tmp_path, monkey
 
         monkeypatch.setattr(kind, "run", short)
         inputs = [row_of(0), np.full((1, 16), 7.0, np.float32), row_of(1)]
-        answers = at_once(here, "m", [tensor("x", each) for each in inputs])
+        answers = at_once(server, "m", [tensor("x", each) for each in inputs])
     assert [each.status_code for each in answers] == [200, 503, 200]
     assert "memory" in answers[1].json()["error"]
     assert answers[1].headers["Retry-After"] == "1"
@@ -90,32 +111,32 @@ def test_a_request_that_memory_does_not_suffice_for_fails_alone(tmp_path, monkey
 def test_too_many_wait(tmp_path):
     settings = {"max_delay": 30.0, "max_queue": 2, "timeout": 60.0}
     paths = {"m": matmul(tmp_path / "m.narrow")}
-    with serving(paths, **settings) as here, ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(here.infer, "m", tensor("x", row_of(i))) for i in range(2)]
-        assert wait_until(lambda: here.metric("narrowpass_waiting_requests", model="m") == 2)
-        refused = here.infer("m", tensor("x", row_of(2)))
+    with serving(paths, **settings) as server, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(server.infer, "m", tensor("x", row_of(i))) for i in range(2)]
+        assert wait_until(lambda: server.metric("narrowpass_waiting_requests", model="m") == 2)
+        refused = server.infer("m", tensor("x", row_of(2)))
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "1"
-        here.repository.close()  # those that wait are still answered
+        server.repository.close()  # those that wait are still answered
         assert [each.result().status_code for each in waiting] == [200, 200]
 
 
 def test_a_request_that_takes_too_long_never_runs(tmp_path):
     settings = {"max_delay": 1.0, "timeout": 0.2}
-    with serving({"m": matmul(tmp_path / "m.narrow")}, **settings) as here:
-        answer = here.infer("m", tensor("x", row_of(0)))
+    with serving({"m": matmul(tmp_path / "m.narrow")}, **settings) as server:
+        answer = server.infer("m", tensor("x", row_of(0)))
         assert answer.status_code == 504
         assert "--timeout" in answer.json()["error"]
-        assert wait_until(lambda: here.metric("narrowpass_waiting_requests", model="m") == 0)
-        assert here.metric("narrowpass_batch_rows_sum", model="m") == 0
+        assert wait_until(lambda: server.metric("narrowpass_waiting_requests", model="m") == 0)
+        assert server.metric("narrowpass_batch_rows_sum", model="m") == 0
 
 
 def test_instances_run_side_by_side(tmp_path):
     path = matmul(tmp_path / "m.narrow")
-    with serving({"m": path}, instances=2, max_batch=1) as here:
-        with here.repository.lease("m") as served:
+    with serving({"m": path}, instances=2, max_batch=1) as server:
+        with server.repository.lease("m") as served:
             assert len({each.program for each in served._instances}) == 2
-        answers = at_once(here, "m", [tensor("x", row_of(i)) for i in range(6)])
+        answers = at_once(server, "m", [tensor("x", row_of(i)) for i in range(6)])
         for i, answer in enumerate(answers):
             np.testing.assert_allclose(result(answer), row_of(i) @ weights(), rtol=0, atol=1e-5)
 

@@ -18,7 +18,7 @@ END = 319
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     narrowpass.build(models_of(SHAPE), "", out=folder / "llama.narrow")
     write_files(folder / "llama.narrow", generation={"eos_token_id": END})
@@ -37,9 +37,9 @@ def expected(prompt, count):
     return tokenizer.decode([*ids, *tokens]).removeprefix(before), len(tokens)
 
 
-def complete(here, prompt="the cat", count=6, **more):
+def complete(server, prompt="the cat", count=6, **more):
     document = {"model": "llama", "prompt": prompt, "max_tokens": count, "temperature": 0, **more}
-    return here.client.post(COMPLETE, json=document)
+    return server.client.post(COMPLETE, json=document)
 
 
 def chunks(answer):
@@ -49,14 +49,14 @@ def chunks(answer):
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-def test_models_that_generate(here):
-    assert [each["id"] for each in here.client.get("/v1/models").json()["data"]] == ["llama"]
-    assert here.client.get("/v1/models/llama").json()["object"] == "model"
-    assert here.client.get("/v1/models/plain").status_code == 400
+def test_models_that_generate(server):
+    assert [each["id"] for each in server.client.get("/v1/models").json()["data"]] == ["llama"]
+    assert server.client.get("/v1/models/llama").json()["object"] == "model"
+    assert server.client.get("/v1/models/plain").status_code == 400
 
 
-def test_a_completion_is_that_of_the_oracle(here):
-    answer = complete(here).json()
+def test_a_completion_is_that_of_the_oracle(server):
+    answer = complete(server).json()
     text, count = expected("the cat", 6)
     assert answer["choices"][0]["text"] == text
     prompt = len(byte_tokenizer().encode("the cat").ids)
@@ -67,16 +67,16 @@ def test_a_completion_is_that_of_the_oracle(here):
     }
 
 
-def test_several_prompts_and_token_ids(here):
+def test_several_prompts_and_token_ids(server):
     ids = byte_tokenizer().encode("a dog").ids
-    texts = [each["text"] for each in complete(here, ["the cat", "a dog"]).json()["choices"]]
+    texts = [each["text"] for each in complete(server, ["the cat", "a dog"]).json()["choices"]]
     assert texts == [expected("the cat", 6)[0], expected("a dog", 6)[0]]
-    assert complete(here, ids).json()["choices"][0]["text"] == texts[1]
+    assert complete(server, ids).json()["choices"][0]["text"] == texts[1]
 
 
-def test_a_stream_has_the_text_of_the_answer(here):
-    whole = complete(here, count=20).json()
-    parts = chunks(complete(here, count=20, stream=True, stream_options={"include_usage": True}))
+def test_a_stream_has_the_text_of_the_answer(server):
+    whole = complete(server, count=20).json()
+    parts = chunks(complete(server, count=20, stream=True, stream_options={"include_usage": True}))
     assert parts[-1]["choices"] == []
     assert parts[-1]["usage"] == whole["usage"]
     found = [each["choices"][0] for each in parts[:-1]]
@@ -86,7 +86,7 @@ def test_a_stream_has_the_text_of_the_answer(here):
     ]
 
 
-def test_a_chat_is_the_completion_of_its_template(here):
+def test_a_chat_is_the_completion_of_its_template(server):
     messages = [{"role": "system", "content": "be"}, {"role": "user", "content": "the cat"}]
     parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "cat"}]
     prompt = "<s><system>be\n<user>the cat\n<assistant>"
@@ -95,39 +95,39 @@ def test_a_chat_is_the_completion_of_its_template(here):
     document = {"model": "llama", "max_completion_tokens": 6, "temperature": 0}
     for content in ("the cat", parts):
         messages[1]["content"] = content
-        answer = here.client.post(CHAT, json={**document, "messages": messages}).json()
+        answer = server.client.post(CHAT, json={**document, "messages": messages}).json()
         assert answer["choices"][0]["message"]["content"] == expected(ids, 6)[0]
     streamed = chunks(
-        here.client.post(CHAT, json={**document, "messages": messages, "stream": True})
+        server.client.post(CHAT, json={**document, "messages": messages, "stream": True})
     )
     deltas = [each["choices"][0]["delta"] for each in streamed]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert "".join(each.get("content", "") for each in deltas) == expected(ids, 6)[0]
 
 
-def test_a_stop_string_ends_the_text(here):
+def test_a_stop_string_ends_the_text(server):
     text = expected("the cat", 12)[0]
     stop = text[3:5]
-    choice = complete(here, count=12, stop=stop).json()["choices"][0]
+    choice = complete(server, count=12, stop=stop).json()["choices"][0]
     assert choice["text"] == text[: text.index(stop)]
     assert choice["finish_reason"] == "stop"
 
 
-def test_seeds_repeat_and_choices_differ(here):
+def test_seeds_repeat_and_choices_differ(server):
     more = {"temperature": 1.0, "seed": 3, "n": 3}
-    first, again = (complete(here, count=12, **more).json() for _ in range(2))
+    first, again = (complete(server, count=12, **more).json() for _ in range(2))
     texts = [each["text"] for each in first["choices"]]
     assert texts == [each["text"] for each in again["choices"]]
     assert len(set(texts)) == 3
     assert first["usage"]["prompt_tokens"] == len(byte_tokenizer().encode("the cat").ids)
 
 
-def test_users_at_once_get_what_they_get_alone(here):
+def test_users_at_once_get_what_they_get_alone(server):
     prompts = [
         f"the {word}" for word in ("cat", "dog", "cake", "mat", "köln", "日本", "ate", "on", "a")
     ]
     with ThreadPoolExecutor(len(prompts)) as pool:
-        answers = list(pool.map(lambda prompt: complete(here, prompt, 20), prompts))
+        answers = list(pool.map(lambda prompt: complete(server, prompt, 20), prompts))
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer.json()["choices"][0]["text"] == expected(prompt, 20)[0]
 
@@ -158,10 +158,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_said(here, name):
+def test_what_is_wrong_is_said(server, name):
     changes, status, parameter, message = BAD[name]
     document = {"model": "llama", "prompt": "a", **changes}
-    answer = here.client.post(COMPLETE, content=json.dumps(document))
+    answer = server.client.post(COMPLETE, content=json.dumps(document))
     assert answer.status_code == status, answer.text
     assert message in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"] == parameter
@@ -179,18 +179,18 @@ def test_what_is_wrong_is_said(here, name):
         ([{"role": "assistant", "content": "", "tool_calls": [{}]}], "messages[0].tool_calls"),
     ],
 )
-def test_messages_that_are_none(here, messages, parameter):
-    answer = here.client.post(CHAT, json={"model": "llama", "messages": messages})
+def test_messages_that_are_none(server, messages, parameter):
+    answer = server.client.post(CHAT, json={"model": "llama", "messages": messages})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == parameter
 
 
-def test_what_asks_for_nothing_is_taken(here):
+def test_what_asks_for_nothing_is_taken(server):
     neutral = {"logprobs": None, "echo": False, "presence_penalty": 0.0, "user": "me", "best_of": 1}
-    assert complete(here, **neutral).status_code == 200
+    assert complete(server, **neutral).status_code == 200
 
 
-def test_a_sequence_that_fails_fails_alone(here, monkeypatch):
+def test_a_sequence_that_fails_fails_alone(server, monkeypatch):
     from narrowpass_generate import Stream
 
     step = Stream.__next__
@@ -203,18 +203,18 @@ def test_a_sequence_that_fails_fails_alone(here, monkeypatch):
     monkeypatch.setattr(Stream, "__next__", failing)
     with ThreadPoolExecutor(3) as pool:
         prompts = ["the cat", [7, 7], "a dog"]
-        answers = list(pool.map(lambda prompt: complete(here, prompt), prompts))
+        answers = list(pool.map(lambda prompt: complete(server, prompt), prompts))
     assert [each.status_code for each in answers] == [200, 503, 200]
     assert answers[2].json()["choices"][0]["text"] == expected("a dog", 6)[0]
     assert "memory" in answers[1].json()["error"]["message"]
-    streamed = complete(here, [7, 7], stream=True)
+    streamed = complete(server, [7, 7], stream=True)
     assert "memory" in json.loads(streamed.text.removeprefix("data: "))["error"]["message"]
 
 
-def test_all_sequences_end_and_tokens_are_counted(here):
-    before = here.metric("narrowpass_tokens_total", model="llama", kind="generated")
-    count = complete(here, count=9).json()["usage"]["completion_tokens"]
-    after = here.metric("narrowpass_tokens_total", model="llama", kind="generated")
+def test_all_sequences_end_and_tokens_are_counted(server):
+    before = server.metric("narrowpass_tokens_total", model="llama", kind="generated")
+    count = complete(server, count=9).json()["usage"]["completion_tokens"]
+    after = server.metric("narrowpass_tokens_total", model="llama", kind="generated")
     assert after - before == count
     labels = {"model": "llama", "state": "running"}
-    assert wait_until(lambda: here.metric("narrowpass_sequences", **labels) == 0)
+    assert wait_until(lambda: server.metric("narrowpass_sequences", **labels) == 0)

@@ -37,7 +37,7 @@ VALID = (
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     kinds = {"matmul": matmul, "strings": strings, "table": table}
     paths = {name: kind(folder / f"{name}.narrow") for name, kind in kinds.items()}
@@ -99,11 +99,11 @@ def damaged(numbers):
     return url, headers, bytes(body)
 
 
-def check(here, count, seed):
+def check(server, count, seed):
     numbers, statuses = random.Random(seed), []
     for _ in range(count):
         url, headers, body = damaged(numbers)
-        answer = here.client.post(url, content=body, headers=headers)
+        answer = server.client.post(url, content=body, headers=headers)
         # Indices that a table does not have are found by the run itself.
         allowed = answer.status_code == 500 and "table" in url
         assert answer.status_code < 500 or allowed, (url, headers, body, answer.text)
@@ -113,23 +113,23 @@ def check(here, count, seed):
         statuses.append(answer.status_code)
     assert statuses.count(400) > count // 4
     assert statuses.count(200) > count // 100
-    answer = here.infer("matmul", ROW)
+    answer = server.infer("matmul", ROW)
     # 16 terms of a dot product in float32, each of size about 1.
     np.testing.assert_allclose(result(answer), row_of(0) @ weights(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.once
-def test_malformed_requests(here):
-    check(here, 400, seed=0)
+def test_malformed_requests(server):
+    check(server, 400, seed=0)
 
 
 @pytest.mark.long
-def test_ten_thousand_malformed_requests(here):
-    check(here, 10_000, seed=1)
+def test_ten_thousand_malformed_requests(server):
+    check(server, 10_000, seed=1)
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"inputs": ' + b"[" * 100_000, b"1" * 100_000])
-def test_deep_and_long_json(here, body):
-    answer = here.client.post("/v2/models/matmul/infer", content=body)
+def test_deep_and_long_json(server, body):
+    answer = server.client.post("/v2/models/matmul/infer", content=body)
     assert answer.status_code == 400
     assert "no JSON" in answer.json()["error"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from generate_kit import write_files
 from llama_kit import Shape, models_of
-from serve_kit import There, matmul, row_of, strings, wait_until, weights
+from serve_kit import ServerProcess, matmul, row_of, strings, wait_until, weights
 
 import narrowpass
 
@@ -23,14 +23,14 @@ CLIENTS = ("http", "grpc")
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory):
+def server(tmp_path_factory):
     pytest.importorskip("tritonclient", reason="the client of another project")
     folder = tmp_path_factory.mktemp("models")
     matmul(folder / "matmul.narrow")
     strings(folder / "strings.narrow")
     narrowpass.build(models_of(SHAPE), "", out=folder / "llama.narrow")
     write_files(folder / "llama.narrow")
-    with There(folder, "--grpc-port", 0, "--control", "--watch", 0.05) as found:
+    with ServerProcess(folder, "--grpc-port", 0, "--control", "--watch", 0.05) as found:
         found.folder = folder
         yield found
 
@@ -42,13 +42,15 @@ def module(request):
     )
 
 
-def client_of(module, there):
-    address = there.grpc if module.__name__.endswith("grpc") else there.url.removeprefix("http://")
+def client_of(module, server):
+    address = (
+        server.grpc if module.__name__.endswith("grpc") else server.url.removeprefix("http://")
+    )
     return module.InferenceServerClient(address)
 
 
-def test_the_whole_protocol(there, module):
-    client = client_of(module, there)
+def test_the_whole_protocol(server, module):
+    client = client_of(module, server)
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("matmul")
@@ -62,37 +64,37 @@ def test_the_whole_protocol(there, module):
     assert names == ["llama", "matmul", "strings"]
 
 
-def test_inference(there, module):
+def test_inference(server, module):
     rows = row_of(5, 3)
     given = module.InferInput("x", [3, 16], "FP32")
     given.set_data_from_numpy(rows)
     wanted = [module.InferRequestedOutput("y")]
-    answer = client_of(module, there).infer("matmul", [given], outputs=wanted, request_id="r")
+    answer = client_of(module, server).infer("matmul", [given], outputs=wanted, request_id="r")
     # 16 terms of a dot product in float32, each of size about 1.
     np.testing.assert_allclose(answer.as_numpy("y"), rows @ weights(), rtol=0, atol=1e-5)
 
 
-def test_texts(there, module):
+def test_texts(server, module):
     texts = np.array([b"", "grüße 🎉".encode()], object)
     given = module.InferInput("x", [2], "BYTES")
     given.set_data_from_numpy(texts)
-    answer = client_of(module, there).infer("strings", [given])
+    answer = client_of(module, server).infer("strings", [given])
     assert answer.as_numpy("y").tolist() == texts.tolist()
 
 
-def test_numbers_of_json(there):
+def test_numbers_of_json(server):
     http = pytest.importorskip("tritonclient.http", reason="the client of another project")
     given = http.InferInput("x", [1, 16], "FP32")
     given.set_data_from_numpy(row_of(6), binary_data=False)
     wanted = [http.InferRequestedOutput("y", binary_data=False)]
-    answer = client_of(http, there).infer("matmul", [given], outputs=wanted)
+    answer = client_of(http, server).infer("matmul", [given], outputs=wanted)
     np.testing.assert_allclose(answer.as_numpy("y"), row_of(6) @ weights(), rtol=0, atol=1e-5)
 
 
-def test_errors_reach_the_client(there, module):
+def test_errors_reach_the_client(server, module):
     from tritonclient.utils import InferenceServerException
 
-    client, given = client_of(module, there), module.InferInput("x", [1, 3], "FP32")
+    client, given = client_of(module, server), module.InferInput("x", [1, 3], "FP32")
     given.set_data_from_numpy(np.ones((1, 3), np.float32))
     for model, message in (
         ("matmul", "axis 1 is 3"),
@@ -103,10 +105,10 @@ def test_errors_reach_the_client(there, module):
             client.infer(model, [given])
 
 
-def test_a_model_is_unloaded_and_loaded(there, module):
+def test_a_model_is_unloaded_and_loaded(server, module):
     from tritonclient.utils import InferenceServerException
 
-    client = client_of(module, there)
+    client = client_of(module, server)
     client.unload_model("strings")
     assert not client.is_model_ready("strings")
     client.load_model("strings")
@@ -115,14 +117,14 @@ def test_a_model_is_unloaded_and_loaded(there, module):
         client.load_model("more")
 
 
-def test_typed_contents_of_grpc(there):
+def test_typed_contents_of_grpc(server):
     grpc = pytest.importorskip("grpc", reason="the transport")
     pb2 = pytest.importorskip("tritonclient.grpc.service_pb2", reason="generated code")
     stubs = pytest.importorskip("tritonclient.grpc.service_pb2_grpc", reason="generated code")
     request = pb2.ModelInferRequest(model_name="matmul")
     given = request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
     given.contents.fp32_contents.extend(row_of(7)[0].tolist())
-    with grpc.insecure_channel(there.grpc) as channel:
+    with grpc.insecure_channel(server.grpc) as channel:
         stub = stubs.GRPCInferenceServiceStub(channel)
         answer = stub.ModelInfer(request)
         found = np.frombuffer(answer.raw_output_contents[0], np.float32)
@@ -166,9 +168,9 @@ def test_messages_have_the_published_fields():
         assert {key: theirs[key] for key in ours} == ours, name
 
 
-def test_openai(there):
+def test_openai(server):
     openai = pytest.importorskip("openai", reason="the client of another project")
-    with openai.OpenAI(base_url=f"{there.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         assert [each.id for each in client.models.list()] == ["llama"]
         options = {"model": "llama", "prompt": "the cat", "max_tokens": 8, "temperature": 0}
         whole = client.completions.create(**options).choices[0].text
@@ -185,17 +187,17 @@ def test_openai(there):
             client.completions.create(**{**options, "model": "x"})
 
 
-def test_a_client_that_leaves_frees_its_sequence(there):
+def test_a_client_that_leaves_frees_its_sequence(server):
     openai = pytest.importorskip("openai", reason="the client of another project")
     options = {"model": "llama", "prompt": "a", "temperature": 0}
-    with openai.OpenAI(base_url=f"{there.url}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         stream = client.completions.create(**options, max_tokens=100, stream=True)
         next(iter(stream))
         stream.close()
         assert wait_until(
             lambda: (
                 'narrowpass_sequences{model="llama",state="running"} 0.0'
-                in get(there.url, "/metrics")
+                in get(server.url, "/metrics")
             )
         )
 
@@ -205,14 +207,14 @@ def get(url, path):
         return answer.read().decode()
 
 
-def test_bundles_are_replaced_under_load(there):
+def test_bundles_are_replaced_under_load(server):
     """No request is lost, each has the answer of the version that it names."""
     http = pytest.importorskip("tritonclient.http", reason="the client of another project")
-    first = int(client_of(http, there).get_model_metadata("matmul")["versions"][0])
+    first = int(client_of(http, server).get_model_metadata("matmul")["versions"][0])
     done = threading.Event()
 
     def ask():
-        client, found = client_of(http, there), []
+        client, found = client_of(http, server), []
         given = http.InferInput("x", [1, 16], "FP32")
         given.set_data_from_numpy(row_of(0))
         while not done.is_set():
@@ -224,9 +226,9 @@ def test_bundles_are_replaced_under_load(there):
 
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(ask) for _ in range(3)]
-        client = client_of(http, there)
+        client = client_of(http, server)
         for seed in (1, 2):
-            matmul(there.folder / "matmul.narrow", seed=seed)
+            matmul(server.folder / "matmul.narrow", seed=seed)
             wanted = str(first + seed)
             served = wait_until(
                 lambda: client.get_model_metadata("matmul")["versions"] == [wanted]  # noqa: B023
@@ -235,55 +237,55 @@ def test_bundles_are_replaced_under_load(there):
                 break
         done.set()
         found = [each for one in asked for each in one.result()]
-    matmul(there.folder / "matmul.narrow", seed=0)  # for the other tests
+    matmul(server.folder / "matmul.narrow", seed=0)  # for the other tests
     assert served
     assert all(right for _, right in found)
     assert {version for version, _ in found} >= {0, 1}
 
 
-def ask_slowly(there, answers):
+def ask_slowly(server, answers):
     body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [%s]}]}'
     data = body % b",".join([b"1"] * 16)
     try:
-        with urllib.request.urlopen(f"{there.url}/v2/models/m/infer", data, timeout=60) as answer:
+        with urllib.request.urlopen(f"{server.url}/v2/models/m/infer", data, timeout=60) as answer:
             answers.append(answer.status)
     except OSError as error:
         answers.append(error)
 
 
-def waiting(there, path, delay):
+def waiting(server, path, delay):
     """Start a server, and a request that waits for others to join it."""
-    there.append(There(f"m={path}", "--max-delay", delay))
+    server.append(ServerProcess(f"m={path}", "--max-delay", delay))
     answers = []
-    thread = threading.Thread(target=ask_slowly, args=(there[0], answers))
+    thread = threading.Thread(target=ask_slowly, args=(server[0], answers))
     thread.start()
     counted = 'narrowpass_waiting_requests{model="m"} 1.0'
-    assert wait_until(lambda: counted in get(there[0].url, "/metrics"))
+    assert wait_until(lambda: counted in get(server[0].url, "/metrics"))
     return thread, answers
 
 
 def test_the_first_signal_answers_what_came(tmp_path):
     started = []
     thread, answers = waiting(started, matmul(tmp_path / "m.narrow"), 2000)
-    with started[0] as there:
-        code, said = there.stop(signal.SIGTERM)
+    with started[0] as server:
+        code, said = server.stop(signal.SIGTERM)
         thread.join(60)
         assert answers == [200]
         assert code == 0
         assert "no more requests" in said
         with pytest.raises(urllib.error.URLError):
-            get(there.url, "/healthz")
+            get(server.url, "/healthz")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_at_once(tmp_path, number):
     started = []
     thread, answers = waiting(started, matmul(tmp_path / "m.narrow"), 3_600_000)
-    with started[0] as there:
-        os.kill(there.process.pid, number)
+    with started[0] as server:
+        os.kill(server.process.pid, number)
         time.sleep(0.3)
-        assert there.process.poll() is None
-        code, _ = there.stop(number)
+        assert server.process.poll() is None
+        code, _ = server.stop(number)
         thread.join(60)
         assert code == 128 + number
         assert isinstance(answers[0], OSError)

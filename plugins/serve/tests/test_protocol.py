@@ -40,7 +40,7 @@ TYPES = {
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     paths = {name: identity(folder / f"{name}.narrow", TYPES[name][0]) for name in TYPES}
     paths["matmul"] = matmul(folder / "matmul.narrow")
@@ -50,23 +50,26 @@ def here(tmp_path_factory):
         yield found
 
 
-def test_the_server_says_what_it_is(here):
-    assert here.client.get("/v2").json()["extensions"] == ["binary_tensor_data", "model_repository"]
+def test_the_server_says_what_it_is(server):
+    assert server.client.get("/v2").json()["extensions"] == [
+        "binary_tensor_data",
+        "model_repository",
+    ]
     for path in ("/v2/health/live", "/v2/health/ready", "/healthz", "/v2/models/matmul/ready"):
-        assert here.client.get(path).status_code == 200
+        assert server.client.get(path).status_code == 200
 
 
-def test_metadata(here):
+def test_metadata(server):
     for path in ("/v2/models/matmul", "/v2/models/matmul/versions/1", "/v2/models/matmul:main"):
-        found = here.client.get(path).json()
+        found = server.client.get(path).json()
         assert found["versions"] == ["1"]
         assert found["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, WIDTH]}]
         assert found["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 8]}]
 
 
-def test_numbers_of_json(here):
+def test_numbers_of_json(server):
     rows = row_of(1, 3)
-    answer = here.infer("matmul", tensor("x", rows), id="seven")
+    answer = server.infer("matmul", tensor("x", rows), id="seven")
     assert answer.json()["id"] == "seven"
     assert answer.json()["model_version"] == "1"
     # 16 terms of a dot product in float32, each of size about 1.
@@ -74,17 +77,17 @@ def test_numbers_of_json(here):
 
 
 @pytest.mark.parametrize("datatype", TYPES)
-def test_each_datatype_as_json_and_as_bytes(here, datatype):
+def test_each_datatype_as_json_and_as_bytes(server, datatype):
     _, dtype, values = TYPES[datatype]
     array = np.array(values, dtype)
-    answer = here.infer(datatype, tensor("x", array, datatype))
+    answer = server.infer(datatype, tensor("x", array, datatype))
     assert answer.json()["outputs"][0]["datatype"] == datatype
     np.testing.assert_array_equal(result(answer, dtype=dtype), array)
-    again = binary(here, datatype, [("x", datatype, array.shape, array.tobytes())])
+    again = binary(server, datatype, [("x", datatype, array.shape, array.tobytes())])
     assert again[0][1] == array.tobytes()
 
 
-def binary(here, model, inputs, **more):
+def binary(server, model, inputs, **more):
     """Send inputs as bytes; return the outputs' documents with their bytes."""
     parts = [
         {"name": n, "datatype": t, "shape": list(s), "parameters": {"binary_data_size": len(b)}}
@@ -93,7 +96,7 @@ def binary(here, model, inputs, **more):
     document = {"inputs": parts, "parameters": {"binary_data_output": True}, **more}
     head = json.dumps(document).encode()
     body = head + b"".join(each[3] for each in inputs)
-    answer = here.client.post(
+    answer = server.client.post(
         f"/v2/models/{model}/infer", content=body, headers={HEADER: str(len(head))}
     )
     assert answer.status_code == 200, answer.text
@@ -108,36 +111,38 @@ def binary(here, model, inputs, **more):
     return found
 
 
-def test_binary_results_have_the_bits_of_json(here):
+def test_binary_results_have_the_bits_of_json(server):
     rows = row_of(2, 5)
-    (document, data), *_ = binary(here, "matmul", [("x", "FP32", rows.shape, rows.tobytes())])
+    (document, data), *_ = binary(server, "matmul", [("x", "FP32", rows.shape, rows.tobytes())])
     assert document["shape"] == [5, 8]
-    assert data == result(here.infer("matmul", tensor("x", rows))).tobytes()
+    assert data == result(server.infer("matmul", tensor("x", rows))).tobytes()
 
 
-def test_texts(here):
+def test_texts(server):
     texts = ["", "grüße", "日本語 🎉", "a" * 300]
-    answer = here.infer("strings", tensor("x", np.array(texts, object), "BYTES"))
+    answer = server.infer("strings", tensor("x", np.array(texts, object), "BYTES"))
     assert answer.json()["outputs"][0]["data"] == texts
     encoded = b"".join(len(t.encode()).to_bytes(4, "little") + t.encode() for t in texts)
-    (document, data), *_ = binary(here, "strings", [("x", "BYTES", (4,), encoded)])
+    (document, data), *_ = binary(server, "strings", [("x", "BYTES", (4,), encoded)])
     assert document["datatype"] == "BYTES"
     assert data == encoded
 
 
-def test_no_rows(here):
-    answer = here.infer("FP32", {"name": "x", "datatype": "FP32", "shape": [0], "data": []})
+def test_no_rows(server):
+    answer = server.infer("FP32", {"name": "x", "datatype": "FP32", "shape": [0], "data": []})
     assert answer.json()["outputs"][0]["shape"] == [0]
 
 
-def test_nested_data_is_that_of_the_shape(here):
+def test_nested_data_is_that_of_the_shape(server):
     rows = row_of(3, 2)
     nested = {**tensor("x", rows), "data": rows.tolist()}
-    assert here.infer("matmul", nested).content == here.infer("matmul", tensor("x", rows)).content
+    assert (
+        server.infer("matmul", nested).content == server.infer("matmul", tensor("x", rows)).content
+    )
 
 
-def test_results_that_json_has_not(here):
-    answer = here.infer("half", tensor("x", np.array([[65504.0, 1.0]]), "FP16"))
+def test_results_that_json_has_not(server):
+    answer = server.infer("half", tensor("x", np.array([[65504.0, 1.0]]), "FP16"))
     assert answer.status_code == 422
     assert "binary_data" in answer.json()["error"]
 
@@ -180,10 +185,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_said(here, name):
+def test_what_is_wrong_is_said(server, name):
     body, status, message = BAD[name]
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = here.client.post("/v2/models/matmul/infer", content=content)
+    answer = server.client.post("/v2/models/matmul/infer", content=content)
     assert answer.status_code == status
     assert message in answer.json()["error"]
 
@@ -198,8 +203,8 @@ def test_what_is_wrong_is_said(here, name):
         ("/v2/models/matmul", 405, "does not take POST"),
     ],
 )
-def test_what_is_not_there(here, path, status, message):
-    answer = here.client.post(path, json={"inputs": [ROW]})
+def test_what_is_not_there(server, path, status, message):
+    answer = server.client.post(path, json={"inputs": [ROW]})
     assert answer.status_code == status
     assert message in answer.json()["error"]
 
@@ -207,42 +212,44 @@ def test_what_is_not_there(here, path, status, message):
 @pytest.mark.parametrize(
     ("header", "message"), [("9999", "up to"), ("-1", "number of bytes"), ("x", "number of bytes")]
 )
-def test_a_wrong_length(here, header, message):
-    answer = here.client.post("/v2/models/matmul/infer", content=b"{}", headers={HEADER: header})
+def test_a_wrong_length(server, header, message):
+    answer = server.client.post("/v2/models/matmul/infer", content=b"{}", headers={HEADER: header})
     assert answer.status_code == 400
     assert message in answer.json()["error"]
 
 
-def test_bytes_that_are_left_over(here):
+def test_bytes_that_are_left_over(server):
     head = json.dumps({"inputs": [ROW]}).encode()
     headers = {HEADER: str(len(head))}
-    answer = here.client.post("/v2/models/matmul/infer", content=head + b"1234", headers=headers)
+    answer = server.client.post("/v2/models/matmul/infer", content=head + b"1234", headers=headers)
     assert answer.status_code == 400
     assert "belong to no input" in answer.json()["error"]
 
 
-def test_a_compressed_body(here):
+def test_a_compressed_body(server):
     headers = {"Content-Encoding": "gzip"}
-    answer = here.client.post("/v2/models/matmul/infer", content=b"x", headers=headers)
+    answer = server.client.post("/v2/models/matmul/infer", content=b"x", headers=headers)
     assert answer.status_code == 415
 
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_body_that_is_too_long(tmp_path, declared):
-    with serving({"m": matmul(tmp_path / "m.narrow")}, max_body=1000) as here:
+    with serving({"m": matmul(tmp_path / "m.narrow")}, max_body=1000) as server:
         body = b"x" * 1001
         content = body if declared else iter([body[:600], body[600:]])
-        answer = here.client.post("/v2/models/m/infer", content=content)
+        answer = server.client.post("/v2/models/m/infer", content=content)
         assert answer.status_code == 413
         assert "--max-body" in answer.json()["error"]
 
 
-def test_requests_are_counted(here):
+def test_requests_are_counted(server):
     labels = {"model": "matmul", "protocol": "http"}
-    before = [here.metric("narrowpass_requests_total", **labels, status=s) for s in ("200", "400")]
-    here.infer("matmul", ROW)
-    here.infer("matmul", {**ROW, "datatype": "FP64"})
-    here.infer("made up", ROW)
-    after = [here.metric("narrowpass_requests_total", **labels, status=s) for s in ("200", "400")]
+    before = [
+        server.metric("narrowpass_requests_total", **labels, status=s) for s in ("200", "400")
+    ]
+    server.infer("matmul", ROW)
+    server.infer("matmul", {**ROW, "datatype": "FP64"})
+    server.infer("unheard of", ROW)
+    after = [server.metric("narrowpass_requests_total", **labels, status=s) for s in ("200", "400")]
     assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1]
-    assert "made up" not in here.client.get("/metrics").text
+    assert "unheard of" not in server.client.get("/metrics").text

@@ -23,28 +23,28 @@ def is_of(answer, seed):
 
 def test_a_replacement_is_served_when_it_is_loaded(tmp_path):
     path = matmul(tmp_path / "m.narrow")
-    with serving({"m": path}, control=True) as here:
-        assert is_of(here.infer("m", INPUT), 0)
+    with serving({"m": path}, control=True) as server:
+        assert is_of(server.infer("m", INPUT), 0)
         matmul(path, seed=1)
-        assert here.repository.changed() == ["m"]
-        assert is_of(here.infer("m", INPUT), 0)
-        assert here.client.post(LOAD).status_code == 200
-        answer = here.infer("m", INPUT)
+        assert server.repository.changed() == ["m"]
+        assert is_of(server.infer("m", INPUT), 0)
+        assert server.client.post(LOAD).status_code == 200
+        answer = server.infer("m", INPUT)
         assert is_of(answer, 1)
         assert answer.json()["model_version"] == "2"
-        assert here.repository.changed() == []
-        assert here.metric("narrowpass_model_version", model="m") == 2
+        assert server.repository.changed() == []
+        assert server.metric("narrowpass_model_version", model="m") == 2
 
 
 def test_no_request_is_lost_while_models_are_replaced(tmp_path):
     path = matmul(tmp_path / "m.narrow")
     done = False
-    with serving({"m": path}, max_delay=0.002) as here:
+    with serving({"m": path}, max_delay=0.002) as server:
 
         def ask():
             found = []
             while not done:
-                answer = here.infer("m", INPUT)
+                answer = server.infer("m", INPUT)
                 version = int(answer.json()["model_version"])
                 found.append((answer.status_code, version, is_of(answer, version - 1)))
             return found
@@ -53,7 +53,7 @@ def test_no_request_is_lost_while_models_are_replaced(tmp_path):
             asked = [pool.submit(ask) for _ in range(4)]
             for seed in range(1, 5):
                 matmul(path, seed=seed)
-                here.repository.load("m")
+                server.repository.load("m")
             done = True
         found = [each for one in asked for each in one.result()]
     assert {(status, right) for status, _, right in found} == {(200, True)}
@@ -61,9 +61,9 @@ def test_no_request_is_lost_while_models_are_replaced(tmp_path):
 
 
 def test_a_version_is_closed_when_nobody_uses_it(tmp_path):
-    with serving({"m": matmul(tmp_path / "m.narrow")}) as here:
-        with here.repository.lease("m") as old:
-            here.repository.load("m")
+    with serving({"m": matmul(tmp_path / "m.narrow")}) as server:
+        with server.repository.lease("m") as old:
+            server.repository.load("m")
             assert old.submit(old.method(""), {"x": row_of(0)}).result().keys() == {"y"}
         program = old._instances[0].program
 
@@ -79,38 +79,38 @@ def test_a_version_is_closed_when_nobody_uses_it(tmp_path):
 
 def test_a_broken_replacement_leaves_the_former_one(tmp_path):
     path = matmul(tmp_path / "m.narrow")
-    with serving({"m": path}, control=True) as here:
+    with serving({"m": path}, control=True) as server:
         (path / "manifest.json").write_text("{")
-        answer = here.client.post(LOAD)
+        answer = server.client.post(LOAD)
         assert 400 <= answer.status_code < 600
         assert "manifest.json" in answer.json()["error"]
-        assert is_of(here.infer("m", INPUT), 0)
-        (entry,) = here.client.post("/v2/repository/index").json()
+        assert is_of(server.infer("m", INPUT), 0)
+        (entry,) = server.client.post("/v2/repository/index").json()
         assert entry["state"] == "READY"
         assert "manifest.json" in entry["reason"]
-        assert here.repository.changed() == []  # it is not tried again and again
+        assert server.repository.changed() == []  # it is not tried again and again
         shutil.rmtree(path)
-        assert here.client.post(LOAD).status_code >= 400
-        assert is_of(here.infer("m", INPUT), 0)
+        assert server.client.post(LOAD).status_code >= 400
+        assert is_of(server.infer("m", INPUT), 0)
 
 
 def test_a_model_is_unloaded_and_loaded_again(tmp_path):
-    with serving({"m": matmul(tmp_path / "m.narrow")}, control=True) as here:
-        assert here.client.post(UNLOAD).status_code == 200
-        answer = here.infer("m", INPUT)
+    with serving({"m": matmul(tmp_path / "m.narrow")}, control=True) as server:
+        assert server.client.post(UNLOAD).status_code == 200
+        answer = server.infer("m", INPUT)
         assert answer.status_code == 404
         assert "not loaded: it was unloaded" in answer.json()["error"]
-        assert here.client.get("/v2/health/ready").status_code == 503
-        assert here.client.get("/v2/models/m/ready").status_code == 503
-        assert here.client.post("/v2/repository/index", json={"ready": True}).json() == []
-        assert here.client.post(LOAD).status_code == 200
-        assert is_of(here.infer("m", INPUT), 0)
+        assert server.client.get("/v2/health/ready").status_code == 503
+        assert server.client.get("/v2/models/m/ready").status_code == 503
+        assert server.client.post("/v2/repository/index", json={"ready": True}).json() == []
+        assert server.client.post(LOAD).status_code == 200
+        assert is_of(server.infer("m", INPUT), 0)
 
 
 @pytest.mark.parametrize("path", [LOAD, UNLOAD])
 def test_clients_load_nothing_unless_they_may(tmp_path, path):
-    with serving({"m": matmul(tmp_path / "m.narrow")}) as here:
-        answer = here.client.post(path)
+    with serving({"m": matmul(tmp_path / "m.narrow")}) as server:
+        answer = server.client.post(path)
         assert answer.status_code == 403
         assert "--control" in answer.json()["error"]
 

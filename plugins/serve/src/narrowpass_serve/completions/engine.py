@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("narrowpass.serve")
 
-Told = Callable[["Event"], None]
+Report = Callable[["Event"], None]
 """Is called in the engine's thread with each event of a sequence."""
 
 
@@ -42,7 +42,7 @@ class Event:
 
 
 @dataclass(eq=False)
-class Wanted:
+class SequenceRequest:
     """A sequence that is wanted.
 
     Attributes:
@@ -50,7 +50,7 @@ class Wanted:
         sampling: how tokens are chosen.
         tokens: at most so many; None for as many as the context has room for.
         stop: strings that end it.
-        tell: is called with its events.
+        report: is called with its events.
         begun: until when it must have begun, by `time.monotonic`.
         left: set by any thread: nobody waits for it any more.
     """
@@ -59,7 +59,7 @@ class Wanted:
     sampling: Sampling
     tokens: int | None
     stop: tuple[str, ...]
-    tell: Told
+    report: Report
     begun: float = float("inf")
     left: threading.Event = field(default_factory=threading.Event)
 
@@ -96,14 +96,14 @@ class Engine:
         self._prompts = Decoder(program)
         self._logits: np.ndarray | None = None
         self._metrics = metrics
-        self._waiting: deque[Wanted] = deque()
-        self._running: dict[Wanted, Stream] = {}
+        self._waiting: deque[SequenceRequest] = deque()
+        self._running: dict[SequenceRequest, Stream] = {}
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"generate-{name}", daemon=True)
         self._thread.start()
 
-    def check(self, sequence: Wanted) -> None:
+    def check(self, sequence: SequenceRequest) -> None:
         """Check what a sequence asks for, without running it.
 
         Raises:
@@ -111,7 +111,7 @@ class Engine:
         """
         self._stream(self._prompts, sequence)
 
-    def submit(self, sequences: Sequence[Wanted]) -> None:
+    def submit(self, sequences: Sequence[SequenceRequest]) -> None:
         """Let sequences join, all or none.
 
         Raises:
@@ -167,14 +167,14 @@ class Engine:
         if sequence.left.is_set():
             return
         if time.monotonic() > sequence.begun:
-            sequence.tell(Event(error=TimeoutError()))
+            sequence.report(Event(error=TimeoutError()))
             return
         try:
             self._running[sequence] = self._begin(sequence)
         except BaseException as error:  # noqa: BLE001  # it is the sequence's, whatever it is
             self._fail(sequence, error)
 
-    def _begin(self, sequence: Wanted) -> Stream:
+    def _begin(self, sequence: SequenceRequest) -> Stream:
         prompt = tuple(sequence.prompt)
         start = time.perf_counter()
         if self._logits is None or self._prompts.ids != prompt:
@@ -185,7 +185,7 @@ class Engine:
         self._metrics.tokens.labels(self._name, "prompt").inc(len(prompt))
         return stream
 
-    def _stream(self, decoder: object, sequence: Wanted) -> Stream:
+    def _stream(self, decoder: object, sequence: SequenceRequest) -> Stream:
         from narrowpass_generate import stream
 
         return stream(
@@ -213,7 +213,7 @@ class Engine:
             ended = stream.last is None
             if ended:
                 self._drop(sequence)
-            sequence.tell(Event(piece.text, stream.result if ended else None))
+            sequence.report(Event(piece.text, stream.result if ended else None))
         streams = list(self._running.values())
         if len(streams) > 1:  # a single one runs its own token
             self._run_ahead(streams)
@@ -230,14 +230,14 @@ class Engine:
         for stream in streams:
             stream.add_seconds(seconds)
 
-    def _drop(self, sequence: Wanted) -> None:
+    def _drop(self, sequence: SequenceRequest) -> None:
         stream = self._running.pop(sequence, None)
         if stream is not None:
             stream.decoder.close()
 
-    def _fail(self, sequence: Wanted, error: BaseException) -> None:
+    def _fail(self, sequence: SequenceRequest, error: BaseException) -> None:
         self._drop(sequence)
-        sequence.tell(Event(error=error))
+        sequence.report(Event(error=error))
 
     def _count(self) -> None:
         gauge = self._metrics.sequences

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from narrowpass_serve.completions.documents import Answer, usage_of
-from narrowpass_serve.completions.engine import Event, Wanted
+from narrowpass_serve.completions.engine import Event, SequenceRequest
 from narrowpass_serve.completions.parameters import Parameters, read_parameters
 from narrowpass_serve.completions.prompts import read_messages, read_prompts
 from narrowpass_serve.errors import RequestError, message_of, status_of
@@ -120,26 +120,28 @@ class Completions:
 
     def _submit(
         self, served: Served, prompts: Sequence[Sequence[int]], chosen: Parameters
-    ) -> tuple[list[Wanted], asyncio.Queue[Indexed]]:
+    ) -> tuple[list[SequenceRequest], asyncio.Queue[Indexed]]:
         """Let all choices of all prompts join; return them, and where their events come."""
         events: asyncio.Queue[Indexed] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + self._settings.timeout
 
-        def told(index: int) -> Callable[[Event], None]:
-            def tell(event: Event) -> None:
+        def reporter(index: int) -> Callable[[Event], None]:
+            def report(event: Event) -> None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
                     loop.call_soon_threadsafe(events.put_nowait, (index, event))
 
-            return tell
+            return report
 
-        wanted: list[Wanted] = []
+        wanted: list[SequenceRequest] = []
         for prompt in prompts:
             for _ in range(chosen.choices):
                 index = len(wanted)
                 sampling = chosen.of_choice(index)
                 wanted.append(
-                    Wanted(prompt, sampling, chosen.tokens, chosen.stop, told(index), deadline)
+                    SequenceRequest(
+                        prompt, sampling, chosen.tokens, chosen.stop, reporter(index), deadline
+                    )
                 )
         assert served.engine is not None  # noqa: S101  # it was checked
         for each in wanted[:: chosen.choices]:
@@ -180,7 +182,7 @@ def _check_generates(served: Served) -> None:
         )
 
 
-def _leave(sequences: Sequence[Wanted]) -> None:
+def _leave(sequences: Sequence[SequenceRequest]) -> None:
     """Say that nobody waits for sequences any more; those that have ended do not mind."""
     for sequence in sequences:
         sequence.left.set()

@@ -46,17 +46,16 @@ class Method:
 def _unjoined(program: Program, name: str, signature: Signature) -> str:
     """Return why rows of several requests must not be joined; empty where they may be.
 
-    The signature says whether there is an axis of rows, and a few runs whether rows are
-    independent: softmax over the first axis, say, has such an axis, and is another function of
-    more rows.
+    The signature says whether each value may have any number of rows, and a few runs whether rows
+    are independent: softmax over the first axis, say, has such an axis, and is another function of
+    more rows. Names of dimensions prove nothing: exporters call that of an output otherwise.
     """
-    first = {spec.shape[0] if spec.shape else None for spec in signature.inputs}
-    dim = next(iter(first), None)
-    if len(first) != 1 or not isinstance(dim, str):
-        return "the inputs do not all begin with one symbolic dimension"
-    for spec in signature.outputs:
-        if not spec.shape or spec.shape[0] != dim:
-            return f"output {spec.name!r} does not begin with the dimension {dim!r} of the inputs"
+    if not signature.inputs:
+        return "there are no inputs"
+    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        for spec in specs:
+            if not spec.shape or isinstance(spec.shape[0], int):
+                return f"{kind} {spec.name!r} does not begin with a dimension of any size"
     try:
         return rows_differ(program, name, signature.inputs)
     except NarrowpassError as error:

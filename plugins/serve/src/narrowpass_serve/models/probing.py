@@ -26,7 +26,7 @@ def rows_differ(program: Program, method: str, inputs: Sequence[ValueSpec]) -> s
 
     Args:
         program: that has the method.
-        method: whose inputs and outputs begin with the dimension of rows.
+        method: whose inputs and outputs begin with dimensions of any size.
         inputs: of the method.
 
     Raises:
@@ -40,6 +40,9 @@ def rows_differ(program: Program, method: str, inputs: Sequence[ValueSpec]) -> s
         except NarrowpassError as error:
             failed = error
             continue
+        for name, value in together.items():
+            if not isinstance(value, np.ndarray) or value.shape[:1] != (_ROWS,):
+                return f"output {name!r} does not have the rows of the inputs"
         for row in range(_ROWS):
             alone = program.run({k: v[row : row + 1] for k, v in feeds.items()}, method)
             for name, value in alone.items():
@@ -53,7 +56,7 @@ def random_rows(inputs: Sequence[ValueSpec], size: int) -> dict[str, Array]:
     """Return `_ROWS` rows of random values: normal, or 0 and 1 for indices and masks.
 
     Args:
-        inputs: whose first dimension is that of the rows.
+        inputs: whose first dimension is open.
         size: of each other dimension that the model leaves open.
     """
     numbers = np.random.default_rng(0)

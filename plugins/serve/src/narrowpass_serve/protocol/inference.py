@@ -127,7 +127,7 @@ class Inference:
         ):
             request = await asyncio.to_thread(read, method) if large else read(method)
             future = served.submit(method, request.feeds, request.outputs)
-            # A job that has not begun when this gives up never does.
+            # A job that has not begun when this ends never does.
             outputs = await asyncio.wait_for(asyncio.wrap_future(future), self._settings.timeout)
             yield Inferred(request, model, served.version, outputs)
 
