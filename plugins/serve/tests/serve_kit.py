@@ -15,8 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from starlette.testclient import TestClient
 
 import narrowpass
-from narrowpass_serve import Repository, Settings, Source, create_app
-from narrowpass_serve.metrics import Metrics
+from narrowpass_serve import Metrics, Repository, Settings, Source, create_app
 
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 WIDTH, OUT = 16, 8

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     import click
 
     from narrowpass_serve.app import create_app
+    from narrowpass_serve.metrics import Metrics
     from narrowpass_serve.models.repository import Repository
     from narrowpass_serve.models.sources import Source, find_sources
     from narrowpass_serve.settings import Settings
 
 _HOME = {
+    "Metrics": "metrics",
     "Repository": "models.repository",
     "Settings": "settings",
     "Source": "models.sources",
@@ -28,6 +30,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Metrics",
     "Repository",
     "Settings",
     "Source",
