@@ -1,0 +1,47 @@
+"""The connection to a cluster of Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+from narrowpass.errors import UsageError
+from narrowpass.framework.boundary import message
+
+
+@contextlib.contextmanager
+def connected(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
+    """Use a cluster while the block runs; one that the process is connected to is used as it is.
+
+    Args:
+        address: of the cluster; None for that of ``RAY_ADDRESS``, or Ray on this machine.
+        cpus: of Ray on this machine; None for those that the process may run on.
+
+    Raises:
+        UsageError: there is no cluster at the address.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    given = address or os.environ.get("RAY_ADDRESS")
+    own = None if given else cpus or len(os.sched_getaffinity(0))
+    try:
+        ray.init(
+            address=given,
+            num_cpus=own,
+            include_dashboard=None if given else False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = given or "this machine"
+        raise UsageError(f"Ray does not start on {where}: {message(error)}") from error
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,19 @@
+"""``narrowpass ray``: what runs on many machines."""
+
+from __future__ import annotations
+
+import click
+
+from narrowpass_ray.commands.map import map_command
+
+
+@click.group()
+def ray() -> None:
+    """Run models on many machines with Ray.
+
+    The commands use the cluster of RAY_ADDRESS or --address; without one they start Ray on this
+    machine, and end it.
+    """
+
+
+ray.add_command(map_command)
