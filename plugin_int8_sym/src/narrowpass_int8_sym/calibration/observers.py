@@ -18,9 +18,10 @@ import numpy as np
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.options import suggest
-from narrowpass.runtime.meters import Extremes
+from narrowpass.runtime.meters import Counts, Extremes
 from narrowpass_int8_sym.calibration import entropy, l2
 from narrowpass_int8_sym.calibration.histogram import Histogram
+from narrowpass_int8_sym.calibration.spread import add_counts
 
 if TYPE_CHECKING:
     from narrowpass import Histogram as Compact
@@ -199,6 +200,19 @@ class Observer(abc.ABC):
             raise DataError(f"{self._where(sample)} is infinite; no range can be taken from it")
         self._extremes(meter.low, meter.high)
 
+    def merge(self, meter: Meter, part: str) -> None:
+        """Add the measurements of a meter that recorded a part of the samples elsewhere.
+
+        Args:
+            meter: of the kind, and with the bins, of `meter`.
+            part: names that part of the samples, for messages.
+
+        Raises:
+            DataError: see `observe`.
+            UsageError: the range depends on the order of the samples.
+        """
+        self.collect(meter, part)
+
     def _where(self, sample: str) -> str:
         return f"value {self._value!r} on {sample}"
 
@@ -254,6 +268,13 @@ class MovingAverage(Observer):
 
     options: ClassVar[tuple[str, ...]] = ("averaging",)
 
+    def merge(self, meter: Meter, part: str) -> None:
+        """Refuse: see `Observer.merge`."""
+        raise UsageError(
+            "moving-average depends on the order of the samples, which several machines do not "
+            "keep; choose minmax, percentile, l2 or entropy"
+        )
+
     def _extremes(self, low: float, high: float) -> None:
         if self._low > self._high:
             self._low, self._high = low, high
@@ -285,6 +306,14 @@ class HistogramObserver(MinMax):
             self._histogram.check(self._where(sample))
         else:
             super().collect(meter, sample)
+
+    def merge(self, meter: Meter, part: str) -> None:
+        """See `Observer.merge`."""
+        if self._histogram is None or not isinstance(meter, Counts):
+            super().merge(meter, part)
+            return
+        add_counts(self._histogram.meter, meter)
+        self._histogram.check(self._where(part))
 
     def next_round(self) -> None:
         """Create the histogram over the range that the first round found."""

@@ -24,6 +24,7 @@ from narrowpass_int8_sym.calibration.cache import (
 )
 from narrowpass_int8_sym.calibration.digest import DataDigest, combined, model_digest
 from narrowpass_int8_sym.calibration.observers import Calibrator, Observer, Range
+from narrowpass_int8_sym.calibration.spread import SpreadSamples
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Program, Samples
@@ -61,7 +62,8 @@ def calibrate(
     """Return the clipping range of each value on samples.
 
     The samples are read once beforehand, for their number and their hash, and then once or twice,
-    as the calibrator needs, for each group of values that are kept at once.
+    as the calibrator needs, for each group of values that are kept at once. `SpreadSamples` are
+    read where they are, and what meters recorded there is added.
 
     Args:
         model: in float32; not changed.
@@ -125,6 +127,8 @@ class _Data:
 
 
 def _scan(samples: Samples, limit: int | None, *, hashed: bool) -> _Data:
+    if isinstance(samples, SpreadSamples):
+        return _Data(*samples.scan(limit))
     digest = DataDigest()
     count, sizes = 0, {}
     for feeds in islice(samples, limit):
@@ -242,6 +246,8 @@ class _Run:
         outputs = {value.name for value in self.model.graph.outputs}
         keep = tuple(name for name in names if name not in outputs)
         report.add(first * self.count + done)
+        if isinstance(self.samples, SpreadSamples):
+            return self._observe_spread(self.samples, observers, first, done, report)
         options = CompileOptions(keep=keep, observe=True, cache=False)
         with attribute_errors(self.backend, ""):
             compiled = self.backend.compile(Bundle({"main": self.model}), options)
@@ -255,6 +261,35 @@ class _Run:
                     self._observe_sample(program, observers, feeds, seen)
                     report.add()
                     self._save_state(observers, number, seen)
+        ranges = {name: observer.result() for name, observer in observers.items()}
+        if self.entry is not None:
+            self.entry.save(ranges, None)
+        return ranges
+
+    def _observe_spread(
+        self,
+        samples: SpreadSamples,
+        observers: Mapping[str, Observer],
+        first: int,
+        done: int,
+        report: _ProgressCounter,
+    ) -> dict[str, Range]:
+        """Return the ranges of a group from samples that others go through."""
+        for number in range(first, self.calibrator.rounds):
+            if number > first:
+                done = 0
+                for observer in observers.values():
+                    observer.next_round()
+            meters = {name: observer.meter() for name, observer in observers.items()}
+            asked = {name: meter for name, meter in meters.items() if meter is not None}
+            if asked and done < self.count:
+                for count, where, found in samples.observe(
+                    self.model, str(self.backend), asked, self.count
+                ):
+                    for name, meter in found.items():
+                        observers[name].merge(meter, where)
+                    report.add(count)
+            self._save_state(observers, number, self.count)
         ranges = {name: observer.result() for name, observer in observers.items()}
         if self.entry is not None:
             self.entry.save(ranges, None)

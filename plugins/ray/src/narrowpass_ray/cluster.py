@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 
-from narrowpass.errors import UsageError
+from narrowpass.errors import BackendError, UsageError
 from narrowpass.framework.boundary import message
 
 
@@ -45,3 +45,21 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def ray_errors(what: str) -> Iterator[None]:
+    """Translate what Ray raises where it cannot go on.
+
+    Args:
+        what: was computed, for the message.
+
+    Raises:
+        BackendError: with Ray's message.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        raise BackendError(f"Ray ended {what}: {message(error)}") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 from narrowpass.bundle import is_bundle
 from narrowpass.errors import DataError, UsageError
-from narrowpass_ray.cluster import connected
+from narrowpass_ray.cluster import connected, ray_errors
 from narrowpass_ray.mapping import actor_pool, threads_of
 from narrowpass_ray.places import Place
 from narrowpass_ray.predictor import Settings
@@ -181,8 +181,8 @@ def _results(
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    options: dict[str, Any] = {} if memory is None else {"memory": memory}
-    # One block for each shard: what a lost worker had is computed anew, and nothing else.
+    # One block for each shard: what a lost worker had is computed anew, and nothing else. Ray Data
+    # restarts an actor as often as it is lost: `Attempts` finds a row that does it.
     dataset = ray.data.from_items(
         [{"shard": shard.to_json()} for shard in shards], override_num_blocks=len(shards)
     ).map_batches(
@@ -192,10 +192,8 @@ def _results(
         batch_format="numpy",
         compute=actor_pool(concurrency, num_cpus),
         num_cpus=num_cpus,
-        # An actor may be lost any number of times: `Attempts` finds a row that does it.
-        max_restarts=-1,
-        max_task_retries=-1,
-        **options,
+        memory=memory,
     )
-    for row in dataset.iter_rows():
-        yield Done(**row)
+    with ray_errors("the job"):
+        for row in dataset.iter_rows():
+            yield Done(**row)

@@ -113,7 +113,7 @@ class Place:
         try:
             with self.files.open_input_stream(self.path) as stream:
                 return bytes(stream.read())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read: {message(error)}") from error

@@ -18,7 +18,7 @@ from narrowpass.framework.boundary import sentence
 from narrowpass_ray.arrow import column_of
 from narrowpass_ray.places import Place
 from narrowpass_ray.rows import Column, count_rows
-from narrowpass_ray.shards import WHOLE, Shard
+from narrowpass_ray.shards import Shard
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,3 @@ def _npz(
             stop = min(start + batch_size, count)
             part: dict[str, Column] = {key: array[start:stop] for key, array in columns.items()}
             yield Batch([name] * (stop - start), list(range(start, stop)), part)
-
-
-__all__ = ["WHOLE", "Batch", "read"]
