@@ -41,7 +41,8 @@ def test_a_dataset_is_mapped(linear: str, one_core: Any) -> None:
     np.testing.assert_allclose(
         np.sort([row["y"] for row in found], axis=0), np.sort(wanted, axis=0), atol=TOLERANCE
     )
-    assert len(order) == 50 and {row["error"] for row in found} == {""}
+    assert len(order) == 50
+    assert {row["error"] for row in found} == {""}
 
 
 def test_an_actor_has_the_threads_of_its_cpus(linear: str) -> None:
@@ -64,7 +65,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice_when_a_node_ends(
         while len(list(out.glob("part-*"))) < 2:
             time.sleep(0.01)
         ended.append(len(list(out.glob("part-*"))))
-        one_core.remove_node(sorted(one_core.worker_nodes, key=lambda n: n.unique_id)[0], False)
+        one_core.remove_node(min(one_core.worker_nodes, key=lambda n: n.unique_id), False)
 
     def end_a_worker() -> None:
         """Send SIGKILL to the process of an actor on the other node."""
@@ -88,7 +89,8 @@ def test_nothing_is_lost_and_nothing_is_there_twice_when_a_node_ends(
     )  # fmt: skip
     for thread in threads:
         thread.join(60)
-    assert len(ended) == 2 and max(ended) < 8, "both ended before the job"
+    assert len(ended) == 2, "a node and a worker were ended"
+    assert max(ended) < 8, "they were ended before the job was done"
     assert (summary.shards, summary.failed) == (8, {})
     rows = results(out)
     assert [row["id"] for row in rows] == [*range(192)]

@@ -58,7 +58,8 @@ def test_rows_of_a_wrong_shape_stand_alone(linear: str) -> None:
     assert sorted(outcome.errors) == [2, 4]
     assert "axis 1 is 3, not 8" in outcome.errors[2]
     y = outcome.columns["y"]
-    assert y[2] is None and y[4] is None
+    assert y[2] is None
+    assert y[4] is None
     for row in (0, 1, 3, 5):
         np.testing.assert_allclose(y[row], expected(x[row]), atol=TOLERANCE)
 
@@ -68,16 +69,18 @@ def test_results_of_rows_with_errors_are_not_numbers_in_a_dataset(linear: str) -
     found = Predictor(Settings(linear), keep=["id"])(
         {"x": ragged([x[0], x[1, :2]]), "id": np.array([7, 8])}
     )
-    assert np.isnan(found["y"][1]).all() and np.isfinite(found["y"][0]).all()
+    assert np.isnan(found["y"][1]).all()
+    assert np.isfinite(found["y"][0]).all()
     assert found["id"].tolist() == [7, 8]
-    assert found["error"][0] == "" and "axis 1 is 2" in found["error"][1]
+    assert found["error"][0] == ""
+    assert "axis 1 is 2" in found["error"][1]
 
 
 def test_the_first_error_can_be_raised(linear: str) -> None:
     x = rows_of(0, 2)
     predictor = Predictor(Settings(linear), on_error="raise")
     assert set(predictor({"x": x})) == {"y"}
-    with pytest.raises(DataError, match="row 1 of a batch: .*axis 1 is 2"):
+    with pytest.raises(DataError, match=r"row 1 of a batch: .*axis 1 is 2"):
         predictor({"x": ragged([x[0], x[1, :2]])})
 
 
@@ -120,7 +123,8 @@ def test_a_row_longer_than_the_last_bucket_is_an_error_of_its_own(tokens: str) -
     ids = [np.ones(size, np.int64) for size in (3, 10, 4)]
     predictor = Predictor(Settings(tokens, padding=Padding({"ids": 0, "mask": 0}, (4, 9))))
     outcome = predictor.predict({"ids": ids, "mask": ids})
-    assert list(outcome.errors) == [1] and "more than the last bucket, 9" in outcome.errors[1]
+    assert list(outcome.errors) == [1]
+    assert "more than the last bucket, 9" in outcome.errors[1]
     assert int(outcome.columns["total"][2]) == 4
 
 

@@ -81,7 +81,8 @@ def test_a_second_run_computes_what_is_missing(
     (tmp_path / "out" / "part-000002.parquet").unlink()
     here.clear()
     summary = map_files(Settings(linear), *places, sizes=Sizes(rows=10))
-    assert here == [2] and (summary.before, summary.rows) == (3, 10)
+    assert here == [2]
+    assert (summary.before, summary.rows) == (3, 10)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").glob("part-*")}
 
 
@@ -133,7 +134,8 @@ def test_a_shard_without_a_good_row_has_the_same_columns(
     write_json(tmp_path / "in" / "c.jsonl", [])
     map_files(Settings(linear), str(tmp_path / "in"), str(tmp_path / "out"))
     schemas = [pq.read_schema(path) for path in sorted((tmp_path / "out").glob("part-*"))]
-    assert len(schemas) == 3 and schemas[0] == schemas[1] == schemas[2]
+    assert len(schemas) == 3
+    assert schemas[0] == schemas[1] == schemas[2]
 
 
 def test_a_disk_that_is_full_costs_the_shards_that_do_not_fit(
@@ -152,8 +154,9 @@ def test_a_disk_that_is_full_costs_the_shards_that_do_not_fit(
         summary = map_files(Settings(linear), *places, keep=["id"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list(summary.failed) == [1] and "File too large" in summary.failed[1]
-    assert not [path for path in (tmp_path / "out").glob(".*")]
+    assert list(summary.failed) == [1]
+    assert "File too large" in summary.failed[1]
+    assert not list((tmp_path / "out").glob(".*"))
     summary = map_files(Settings(linear), *places, keep=["id"])
     assert (summary.before, summary.rows, summary.failed) == (2, 1, {})
     assert len(results(tmp_path / "out")) == 3
@@ -202,7 +205,8 @@ def test_a_row_that_ends_its_worker_is_found(linear: str, tmp_path: Path) -> Non
     (file,) = place.listed()
     done, count = until_done(given, Shard(0, "jsonl", (file.path,), (file.name,)))
     # One that notes nothing, two for the batch, two for the row.
-    assert count == 6 and (done.rows, done.bad, done.failure) == (12, 1, "")
+    assert count == 6
+    assert (done.rows, done.bad, done.failure) == (12, 1, "")
     found = results(tmp_path / "out")
     assert "ran out of memory" in found[5]["error"]
     good = [row["y"] for row in found if row["error"] is None]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from narrowpass_ray.mapping import map_batches
     from narrowpass_ray.predictor import Predictor, Settings
     from narrowpass_ray.serve import deployment
-    from narrowpass_ray.sweep import sweep
+    from narrowpass_ray.sweeping import sweep
+    from narrowpass_ray.trial import Judging
 
 _HOME = {
     "Predictor": "predictor",
@@ -28,10 +29,12 @@ _HOME = {
     "map_batches": "mapping",
     "map_files": "job",
     "shared_samples": "calibrate",
-    "sweep": "sweep",
+    "sweep": "sweeping",
+    "Judging": "trial",
 }
 
 __all__ = [
+    "Judging",
     "Predictor",
     "Settings",
     "deployment",

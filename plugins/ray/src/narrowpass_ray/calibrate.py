@@ -1,7 +1,7 @@
 """Calibration data that is larger than a machine: workers run the model, meters are added.
 
-`SharedSamples` are samples for ``narrowpass.build(calibration=...)``. A pass that only iterates over
-them reads the first ones; `int8-sym` lets workers observe all of them, as
+`SharedSamples` are samples for ``narrowpass.build(calibration=...)``. A pass that only iterates
+over them reads the first ones; `int8-sym` lets workers observe all of them, as
 `narrowpass_int8_sym.calibration.spread` says.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from narrowpass.runtime.meters import Meter
 
-Feeds = dict[str, Array]
+Feeds = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ class SharedSamples(Samples):
         Raises:
             DataError: a sample that cannot be read, or none.
         """
-        counts, sizes, sha = 0, {}, hashlib.sha256()
+        counts, sha = 0, hashlib.sha256()
+        sizes: Mapping[str, tuple[int, ...]] = {}
         for found in self._scanned:
             taken = found.count if limit is None else min(found.count, limit - counts)
             if taken > 0 and not counts:
@@ -174,7 +175,7 @@ class SharedSamples(Samples):
                 missing.remove(row["number"])
                 if row["error"]:
                     raise DataError(row["error"])
-                yield row["number"], pickle.loads(row["result"])  # noqa: S301  # our own workers'
+                yield row["number"], pickle.loads(row["result"])  # our own workers'
         if missing:
             raise DataError(f"Ray lost {len(missing)} parts of {self.source}; run it again")
 
@@ -199,7 +200,8 @@ class Scanning:
 
     def __call__(self, samples: Iterator[Feeds]) -> Scanned:
         """Return what the samples are."""
-        count, sizes, sha = 0, {}, hashlib.sha256()
+        count, sha = 0, hashlib.sha256()
+        sizes: Mapping[str, tuple[int, ...]] = {}
         for feeds in samples:
             sizes = sizes or {name: array.shape for name, array in feeds.items()}
             count += 1
@@ -209,7 +211,7 @@ class Scanning:
                 if array.dtype.hasobject:
                     sha.update(repr(array.tolist()).encode())
                 else:
-                    sha.update(array.reshape(-1).view(np.uint8))
+                    sha.update(array.reshape(-1).view(np.uint8).data)
         return Scanned(count, sizes, sha.hexdigest())
 
 
@@ -252,7 +254,7 @@ class Observing:
 
 
 class _Actor:
-    """Calls a worker, which is created with the first shard, so that its errors reach the caller."""
+    """Calls a worker that is created with the first shard, so that errors reach the caller."""
 
     def __init__(self, worker: Callable[[], Any], recipe: Recipe) -> None:
         self._create, self._recipe = worker, recipe

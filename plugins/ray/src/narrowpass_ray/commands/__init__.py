@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from narrowpass_ray.commands.build import build
 from narrowpass_ray.commands.map import map_command
+from narrowpass_ray.commands.sweep import sweep
 
 
 @click.group()
@@ -16,4 +18,6 @@ def ray() -> None:
     """
 
 
+ray.add_command(build)
 ray.add_command(map_command)
+ray.add_command(sweep)

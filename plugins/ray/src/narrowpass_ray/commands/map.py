@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,10 +16,7 @@ from narrowpass.cli.options import (
 from narrowpass.cli.output import print_json, progress
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import UsageError
-from narrowpass.framework.boundary import translate_errors
-
-if TYPE_CHECKING:
-    from narrowpass_ray.predictor import Function
+from narrowpass_ray.commands.functions import imported
 
 FAILED = 1
 """The exit code where shards were not written, or rows have errors."""
@@ -209,8 +202,8 @@ def map_command(
         columns=dict(split_pair("--column", text, "INPUT=COLUMN") for text in columns),
         outputs=wanted or None,
         padding=Padding(_pads(pad), _lengths(buckets)),
-        preprocess=_function("--preprocess", preprocess),
-        postprocess=_function("--postprocess", postprocess),
+        preprocess=imported("--preprocess", preprocess),
+        postprocess=imported("--postprocess", postprocess),
     )
     with progress(enabled=not state.quiet and not as_json) as show:
         summary = map_files(
@@ -258,24 +251,3 @@ def _lengths(text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError as error:
         raise UsageError(f"--buckets {text}: pass lengths, such as 32,64,128") from error
-
-
-def _function(option: str, text: str | None) -> Function | None:
-    if text is None:
-        return None
-    import ray
-
-    module, colon, name = text.partition(":")
-    if not colon or not name:
-        raise UsageError(f"{option} {text}: pass module:function")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    with translate_errors(f"{option} {text} cannot be imported", UsageError):
-        found: Any = getattr(importlib.import_module(module), name)
-        # Sent with its code: nodes need not have the module.
-        ray.cloudpickle.register_pickle_by_value(sys.modules[module])
-    if not callable(found):
-        raise UsageError(f"{option} {text} is not a function")
-    result: Function = found
-    return result
