@@ -4,9 +4,9 @@
 
 Each actor loads a model of 24 matrices of 2048 x 2048 (403 MB) and runs a batch of 4 rows. Memory
 is the proportional set of all their processes, in which each page counts once however many map it.
-What actors take with a model of one small matrix is subtracted, since Ray, Arrow and the imports are
-no matter of the model; the last column has all of it. FOLDER takes the model, which is built once,
-and the weights cache. onnxruntime's actors have one thread and its CPU provider.
+What actors take with a model of one small matrix is subtracted, since Ray, Arrow and imports are no
+matter of the model; the last column has all of it. FOLDER takes the model, which is built once, and
+the weights cache. onnxruntime's actors have one thread and its CPU provider.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
-OURS = tuple(f"narrowpass-{name} " for name in ("analysis", "auto", "demo", "generate", "serve"))
+OURS = tuple(
+    f"narrowpass-{name} " for name in ("analysis", "auto", "demo", "generate", "ray", "serve")
+)
 """The distributions whose commands are described with those of the core."""
 
 TUTORIAL_PLUGIN = "narrowpass-hello"
@@ -214,7 +216,7 @@ def benchmarks() -> str:
     parts = []
     for folder in (
         BENCHMARKS,
-        *map(BENCHMARKS.joinpath, ("kernels", "passes", "quantization", "serving")),
+        *map(BENCHMARKS.joinpath, ("cluster", "kernels", "passes", "quantization", "serving")),
     ):
         for script in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
             docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
@@ -32,6 +33,9 @@ _ENDINGS: dict[str, Format] = {
     ".webp": "images",
     ".bmp": "images",
 }
+
+READERS = 32
+"""Footers that are read at once."""
 
 WHOLE = 1 << 62
 """The end of a range that goes to the end of a file."""
@@ -157,9 +161,12 @@ def plan(place: Place, files: Sequence[Found], kind: Format, sizes: Sizes) -> li
             paths, names = tuple(f.path for f in part), tuple(f.name for f in part)
             shards.append(Shard(len(shards), kind, paths, names))
         return shards
-    for file in files:
-        for start, stop in _ranges(place, file, kind, sizes):
-            shards.append(Shard(len(shards), kind, (file.path,), (file.name,), start, stop))
+    # Footers are small, and an object store takes longer to answer than to send them.
+    with ThreadPoolExecutor(READERS) as pool:
+        ranges = pool.map(lambda file: list(_ranges(place, file, kind, sizes)), files)
+        for file, found in zip(files, ranges, strict=True):
+            for start, stop in found:
+                shards.append(Shard(len(shards), kind, (file.path,), (file.name,), start, stop))
     return shards
 
 
