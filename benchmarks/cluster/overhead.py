@@ -67,9 +67,8 @@ def main() -> None:
     count = len(times) - 1
     print(f"first shard: {first[0]:.1f} s")
     print(f"further shards: {1e3 * (last[0] - first[0]) / count:.1f} ms each")
-    print(
-        f"of these, processor time of the job's process: {1e3 * (last[1] - first[1]) / count:.1f} ms"
-    )
+    own = 1e3 * (last[1] - first[1]) / count
+    print(f"of these, processor time of the job's process: {own:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ DEADLY = 2
 
 LOST = (
     "the worker ended while it computed this row, in two attempts: it ran out of memory, or a "
-    "library crashed; give actors more memory (`memory`), or cut the row down in `preprocess`"
+    "library crashed; reserve more memory for an actor (`memory`), or cut the row off in "
+    "`preprocess`"
 )
 
 

@@ -325,7 +325,7 @@ def shared_samples(
     Args:
         source: a file or folder, or the URI of one, that all nodes can read: npz files, each a
             sample with an array for each input; or Parquet, JSON lines or images.
-        kind: the format of the files; None for what their endings say.
+        kind: the format of the files; None for what their names say.
         batch_size: rows of a sample, but for npz; samples do not go beyond a shard.
         preprocess: turns a batch of columns into columns for the inputs, in their types; pickled.
         sizes: of shards.

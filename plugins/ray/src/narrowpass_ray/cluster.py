@@ -40,7 +40,6 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = given or "this machine"
         raise UsageError(f"Ray does not start on {where}: {message(error)}") from error
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
     try:
         yield
     finally:

@@ -36,7 +36,7 @@ def isolate(
             results.append((rows, compute(rows.start, rows.stop)))
         except (UsageError, PluginError):
             raise
-        except Exception as error:  # noqa: BLE001  # a row may make anything fail
+        except Exception as error:  # noqa: BLE001  # any error may be due to a row
             if len(rows) == 1:
                 errors[rows.start] = sentence(error)
                 continue

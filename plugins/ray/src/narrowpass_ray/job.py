@@ -78,7 +78,7 @@ def map_files(
         settings: what is computed; its threads are those of `num_cpus`.
         source: a file or folder, or the URI of one.
         output: a folder, or its URI.
-        kind: the format of the files; None for what their endings say.
+        kind: the format of the files; None for what their names say.
         sizes: of shards.
         batch_size: the largest number of rows in one run.
         concurrency: see `narrowpass_ray.map_batches`.

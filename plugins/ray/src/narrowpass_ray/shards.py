@@ -21,7 +21,7 @@ from narrowpass_ray.places import Found, Place
 
 Format = Literal["parquet", "jsonl", "images", "npz"]
 
-_ENDINGS: dict[str, Format] = {
+_SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -103,7 +103,7 @@ def format_of(files: Sequence[Found], given: str | None, source: str) -> Format:
 
     Args:
         files: of the input.
-        given: what the user says; None for what the endings say.
+        given: what the user says; None for what their names say.
         source: the input, for messages.
 
     Raises:
@@ -133,7 +133,7 @@ def _checked(kind: str) -> Format:
 
 def _ending(name: str) -> Format | None:
     lower = name.lower()
-    return next((kind for end, kind in _ENDINGS.items() if lower.endswith(end)), None)
+    return next((kind for end, kind in _SUFFIXES.items() if lower.endswith(end)), None)
 
 
 def fingerprint(files: Sequence[Found]) -> str:

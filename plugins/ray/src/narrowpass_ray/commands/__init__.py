@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
+
 import click
 
 from narrowpass_ray.commands.build import build
@@ -16,6 +20,14 @@ def ray() -> None:
     The commands use the cluster of RAY_ADDRESS or --address; without one they start Ray on this
     machine, and end it.
     """
+    quieten()
+
+
+def quieten() -> None:
+    """Leave out what Ray Data notes of each dataset: commands show progress of their own."""
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "WARNING")  # read when it is imported
+    if "ray.data" in sys.modules:
+        logging.getLogger("ray.data").setLevel(os.environ["RAY_DATA_LOG_LEVEL"])
 
 
 ray.add_command(build)

@@ -28,7 +28,7 @@ from narrowpass_ray.commands.functions import imported
     "--format",
     "kind",
     metavar="NAME",
-    help="parquet, jsonl, images or npz.  [default: by the endings of the files]",
+    help="parquet, jsonl, images or npz.  [default: by the names of the files]",
 )
 @click.option(
     "--preprocess",

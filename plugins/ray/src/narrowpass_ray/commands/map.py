@@ -42,7 +42,7 @@ FAILED = 1
     "--format",
     "kind",
     metavar="NAME",
-    help="parquet, jsonl, images or npz.  [default: by the endings of the files]",
+    help="parquet, jsonl, images or npz.  [default: by the names of the files]",
 )
 @click.option(
     "--method",
