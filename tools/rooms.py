@@ -1,19 +1,19 @@
 """Draw the architecture page's picture of the folders from the imports: `python tools/rooms.py`.
 
-Each room is a folder of Python modules. An arrow is a dependency; those that follow from others are
-not drawn. Imports of every kind count: at the top of a module, inside functions, and for types.
-An import that leads upwards in the picture is an error that names the module.
+Each room is a folder of Python modules, in a row above all that it imports. Imports of every kind
+count: at the top of a module, inside functions, and for types. Rooms that import each other in a
+circle are an error.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from svg import Box, draw_arrow, draw_box, picture
+from svg import Box, draw_box, draw_text, picture
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "images" / "rooms.svg"
@@ -27,58 +27,46 @@ class Room:
     Attributes:
         name: its path, or the last part of it.
         package: the Python package that it has.
-        box: where it is drawn, with what it is for.
+        purpose: what it is for.
+        strong: whether it is part of the native backend.
     """
 
     name: str
     package: str
-    box: Box
-
-
-def _room(
-    left: float, top: float, name: str, package: str, *notes: str, width: float = 216,
-    height: float = 62, strong: bool = False,
-) -> Room:  # fmt: skip
-    return Room(name, package, Box(left, top, width, height, name, notes, strong))
+    purpose: str
+    strong: bool = False
 
 
 ROOMS = (
-    _room(8, 16, "plugins/hello", "narrowpass_hello", "smallest plugin", width=110),
-    _room(126, 16, "plugins/report", "narrowpass_report", "HTML of a build", width=110),
-    _room(244, 16, "plugins/demo", "narrowpass_demo", "narrowpass demo", width=122),
-    _room(374, 16, "plugin_int8_sym", "narrowpass_int8_sym", "calibration, Q/DQ", width=130),
-    _room(8, 104, "plugins/serve", "narrowpass_serve", "HTTP, gRPC", width=104),
-    _room(120, 104, "plugins/testing", "narrowpass_testing", "test kit of plugins", width=124),
-    _room(252, 104, "plugins/int4", "narrowpass_int4", "4-bit weights", width=100),
-    _room(468, 104, "plugins/auto", "narrowpass_auto", "types within an error", width=128),
-    _room(8, 204, "plugins/generate", "narrowpass_generate", "tokens, texts, chat", width=140),
-    _room(360, 104, "plugin_fp16", "narrowpass_fp16", "min cut of casts", width=100),
-    _room(244, 204, "plugins/analysis", "narrowpass_analysis", "run, compare, metrics", width=260),
-    _room(8, 298, "plugins/gguf", "narrowpass_gguf", "reads GGUF", width=104),
-    _room(128, 298, "plugins/huggingface", "narrowpass_huggingface", "reads folders", width=140),
-    _room(284, 298, "plugins/onnxruntime", "narrowpass_onnxruntime", "provider", width=150),
-    _room(8, 398, "plugins/decoders", "narrowpass_decoders", "graphs of LMs", width=130),
-    _room(
-        380, 298, "plugins/constant_folding", "narrowpass_constant_folding", "fold, fuse, clean up",
-        width=188,
-    ),
-    _room(604, 16, "narrowpass_xnn_cpu", NATIVE, "backend, program, gain", strong=True),
-    _room(604, 104, "lower/", f"{NATIVE}.lower", "nodes → LoweredOps, stages", strong=True),
-    _room(604, 204, "lowered/", f"{NATIVE}.lowered", "plan: print, verify, reload", strong=True),
-    _room(604, 298, "native/", f"{NATIVE}.native", "kernel table, pack, bind, tape", strong=True),
-    _room(604, 398, "plugins/planning", "narrowpass_planning", "partitions, arena, weights cache"),
-    _room(380, 398, "plugins/expansion", "narrowpass_expansion", "simpler operators", width=136),
-    _room(536, 488, "plugins/reference", "narrowpass_reference", "oracle and fallback", width=284),
-    Room("core", "narrowpass", Box(8, 580, 944, 84, "core (narrowpass)", (
-        "framework/ passes, pipelines, plugins · bundle/ files · cli/ commands",
-        "runtime/ backends, programs · calibration/ samples, histograms",
-    ))),
-    Room("ir", "narrowpass_ir", Box(8, 694, 944, 62, "ir (narrowpass_ir)", (
-        "io/ load, save, mapped tensors · verify/ · inference · errors",
-    ))),
-)  # fmt: skip
-LIBRARY = Box(848, 298, 104, 62, "csrc/", ("micro-kernels",), strong=True)
-"""C, which `native/` loads as an extension module."""
+    Room("core", "narrowpass", "passes, plugins, bundles, backends, calibration"),
+    Room("ir", "narrowpass_ir", "load, save, verify, inference"),
+    Room("plugins/analysis", "narrowpass_analysis", "run, compare, metrics"),
+    Room("plugins/auto", "narrowpass_auto", "types within an error"),
+    Room("plugins/constant_folding", "narrowpass_constant_folding", "fold, fuse, clean up"),
+    Room("plugins/decoders", "narrowpass_decoders", "graphs of language models"),
+    Room("plugins/demo", "narrowpass_demo", "narrowpass demo"),
+    Room("plugins/expansion", "narrowpass_expansion", "simpler operators"),
+    Room("plugins/generate", "narrowpass_generate", "tokens, texts, chat"),
+    Room("plugins/gguf", "narrowpass_gguf", "reads GGUF"),
+    Room("plugins/hello", "narrowpass_hello", "the smallest plugin"),
+    Room("plugins/huggingface", "narrowpass_huggingface", "reads folders of transformers"),
+    Room("plugins/int4", "narrowpass_int4", "4-bit weights"),
+    Room("plugins/onnxruntime", "narrowpass_onnxruntime", "provider, InferenceSession"),
+    Room("plugins/planning", "narrowpass_planning", "partitions, arena, weights cache"),
+    Room("plugins/ray", "narrowpass_ray", "batch jobs on clusters"),
+    Room("plugins/reference", "narrowpass_reference", "oracle and fallback"),
+    Room("plugins/report", "narrowpass_report", "HTML of a build"),
+    Room("plugins/serve", "narrowpass_serve", "HTTP and gRPC"),
+    Room("plugins/testing", "narrowpass_testing", "test kit of plugins"),
+    Room("plugin_fp16", "narrowpass_fp16", "min cut of casts"),
+    Room("plugin_int8_sym", "narrowpass_int8_sym", "calibration, Q/DQ"),
+    Room("plugin_xnn_cpu", NATIVE, "backend, program, gain", strong=True),
+    Room("lower/", f"{NATIVE}.lower", "nodes to LoweredOps, stages", strong=True),
+    Room("lowered/", f"{NATIVE}.lowered", "plan: print, verify, reload", strong=True),
+    Room("native/", f"{NATIVE}.native", "kernel table, packing, tape", strong=True),
+)
+LIBRARY = Room("csrc/", "", "micro-kernels in C", strong=True)
+"""What `native/` loads as an extension module; drawn in the row below it."""
 
 
 def modules() -> dict[str, Path]:
@@ -123,10 +111,20 @@ def dependencies() -> dict[tuple[str, str], str]:
     return found
 
 
-def upward(found: dict[tuple[str, str], str]) -> list[str]:
-    """Return the imports that do not lead downwards in the picture."""
-    tops = {room.name: room.box.top for room in ROOMS}
-    return [text for (one, other), text in sorted(found.items()) if tops[one] >= tops[other]]
+def levels(found: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Return the level of each room: one above the highest of those that it imports, 0 for none.
+
+    Raises:
+        SystemExit: rooms import each other in a circle.
+    """
+    edges = {room.name: {b for a, b in found if a == room.name} for room in ROOMS}
+    level: dict[str, int] = {}
+    while len(level) < len(edges):
+        ready = {name for name, after in edges.items() if name not in level and after <= {*level}}
+        if not ready:
+            sys.exit(f"these import each other: {', '.join(sorted({*edges} - {*level}))}")
+        level |= {name: max((level[b] + 1 for b in edges[name]), default=0) for name in ready}
+    return level
 
 
 def imports() -> dict[str, set[str]]:
@@ -164,29 +162,66 @@ def reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
     }
 
 
-def _arrow(one: Box, other: Box) -> str:
-    """Draw an arrow down: straight where the boxes have an x in common, else around the left."""
-    left, right = max(one.left, other.left), min(one.left + one.width, other.left + other.width)
-    if left < right:
-        x = one.middle if left < one.middle < right else (left + right) / 2
-        return draw_arrow((x, one.bottom), (x, other.top))
-    start, end = one.top + one.height / 2, other.top + other.height / 2
-    gap = one.left - 18
-    return draw_arrow((one.left, start), (gap, start), (gap, end), (other.left + other.width, end))
+WIDTH, GAP, ROW = 960, 8, 66
+LETTER = 6.9
+"""Pixels of a letter, on the safe side: the text of a picture does not depend on fonts."""
+
+
+def _width(lines: Iterable[str]) -> float:
+    return max(96.0, 18 + LETTER * max(map(len, lines)))
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("plugins/").removeprefix("plugin_").rstrip("/")
+
+
+def _rows(rooms: Sequence[tuple[Room, tuple[str, ...]]]) -> Iterator[list[tuple[Room, Box]]]:
+    """Yield rows of boxes from the left, none wider than the picture; all tops are 0."""
+    row: list[tuple[Room, Box]] = []
+    left = float(GAP)
+    for room, notes in rooms:
+        width = _width((room.name, *notes))
+        if row and left + width > WIDTH - GAP:
+            yield row
+            row, left = [], float(GAP)
+        row.append((room, Box(left, 0, width, ROW, room.name, notes, room.strong)))
+        left += width + GAP
+    yield row
+
+
+def _stretched(row: Sequence[tuple[Room, Box]], top: float) -> Iterator[Box]:
+    """Yield the boxes of a row at their height, together as wide as the picture."""
+    last = row[-1][1]
+    more = (WIDTH - GAP - last.left - last.width) / len(row)
+    for place, (_, box) in enumerate(row):
+        yield replace(box, left=box.left + place * more, width=box.width + more, top=top)
 
 
 def draw() -> str:
-    """Return the picture; an import that leads upwards raises `SystemExit`."""
-    found = dependencies()
-    if wrong := upward(found):
-        sys.exit("\n".join(wrong))
-    boxes = {room.name: room.box for room in ROOMS}
-    parts = [draw_box(room.box) for room in ROOMS]
-    native, middle = boxes["native/"], LIBRARY.top + LIBRARY.height / 2
-    loads = draw_arrow((native.left + native.width, middle), (LIBRARY.left, middle))
-    parts += [draw_box(LIBRARY), loads]
-    parts += [_arrow(boxes[one], boxes[other]) for one, other in sorted(reduced(set(found)))]
-    return picture(960, 768, "Folders of the repository; arrows are imports.", parts)
+    """Return the picture: a row or more for each level, the highest first.
+
+    A box names the rooms that it imports, without those that follow from others.
+    """
+    found = set(dependencies())
+    level, direct = levels(found), reduced(found)
+    parts, top = [], 28.0
+    for height in sorted({*level.values()}, reverse=True):
+        rooms = []
+        for room in (*ROOMS, LIBRARY):
+            at = level["native/"] - 1 if room is LIBRARY else level[room.name]
+            below = sorted(_short(b) for a, b in direct if a == room.name)
+            below += ["csrc"] if room.name == "native/" else []
+            if at == height:
+                notes = (room.purpose, f"↓ {', '.join(below)}") if below else (room.purpose,)
+                rooms.append((room, notes))
+        for row in _rows(rooms):
+            parts += [draw_box(box) for box in _stretched(row, top)]
+            top += ROW + GAP
+        top += GAP
+    head = draw_text(
+        GAP, 18, "A folder imports only from rows below it; ↓ names what.", anchor="start"
+    )
+    return picture(WIDTH, int(top), "Folders of the repository, and their imports.", [head, *parts])
 
 
 if __name__ == "__main__":

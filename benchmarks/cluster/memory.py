@@ -116,7 +116,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     large, small = model(given.folder, 24, SIZE), model(given.folder, 1, 64)
     cache = given.folder / "cache"
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20)
+    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20)
     rows = []
     print(f"{'':12} actors  of the model  of 1 actor  with all else")
     for kind in (Narrowpass, Onnxruntime):

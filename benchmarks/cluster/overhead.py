@@ -56,7 +56,7 @@ def main() -> None:
         worker.compute(shard)
     print(f"a worker alone: {1e3 * (time.perf_counter() - start) / 100:.2f} ms a shard")
     shutil.rmtree(output)
-    ray.init(num_cpus=given.workers, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=given.workers, include_dashboard=False, log_to_driver=False)
     times: list[tuple[float, float]] = []
     start = time.perf_counter()
     map_files(

@@ -128,7 +128,7 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     bundle = prepare(given.folder, given.rows)
-    ray.init(num_cpus=max(given.workers), include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=max(given.workers), include_dashboard=False, log_to_driver=False)
     print(f"{len(os.sched_getaffinity(0))} cores")
     print(f"{'':12} workers  rows per second  of 1 worker  seconds of all  until the first shard")
     found = []

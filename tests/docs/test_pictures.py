@@ -25,7 +25,6 @@ def _tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_picture_of_the_folders_follows_from_imports():
     import rooms
 
-    assert rooms.upward(rooms.dependencies()) == []
     assert rooms.FILE.read_text("utf-8") == rooms.draw(), "run python tools/rooms.py"
 
 
@@ -45,11 +44,20 @@ def test_every_package_has_a_room():
     assert packages == {room.package.partition(".")[0] for room in rooms.ROOMS}
 
 
-def test_an_import_upwards_is_reported():
+def test_folders_that_import_each_other_are_reported():
     import rooms
 
-    found = {("core", "native/"): "narrowpass.driver imports narrowpass_xnn_cpu.native"}
-    assert rooms.upward(found) == ["narrowpass.driver imports narrowpass_xnn_cpu.native"]
+    found = {*rooms.dependencies(), ("core", "native/")}
+    with pytest.raises(SystemExit, match=r"each other: .*core.*native/"):
+        rooms.levels(found)
+
+
+def test_a_folder_is_above_all_that_it_imports():
+    import rooms
+
+    found = set(rooms.dependencies())
+    level = rooms.levels(found)
+    assert all(level[one] > level[other] for one, other in found)
 
 
 def test_edges_that_follow_from_others_are_not_drawn():

@@ -55,5 +55,7 @@ def run(kind: str, text: str, names: dict[str, Any]) -> None:
     else:
         command, _, wanted = text.partition("\n")
         found = CliRunner().invoke(app, shlex.split(command.removeprefix("$ "))[1:])
+        errors = [line for line in found.stderr.splitlines() if ": error: " in line]
+        printed = "\n".join([found.stdout.strip(), *errors]).strip()
         pattern = re.escape(wanted.strip()).replace(re.escape("..."), ".*")
-        assert re.fullmatch(pattern, found.output.strip(), re.DOTALL), (command, found.output)
+        assert re.fullmatch(pattern, printed, re.DOTALL), (command, found.output)

@@ -76,7 +76,7 @@ class Attempts:
 
     def _write(self) -> None:
         notes = {"attempts": self.count, "at": self._at, "deaths": self._deaths}
-        self._place.write(json.dumps(notes).encode())
+        self._place.write(json.dumps(notes).encode(), durable=False)
 
 
 def _key(batch: int, row: int | None) -> str:

@@ -31,7 +31,8 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
     own = None if given else cpus or len(os.sched_getaffinity(0))
     try:
         ray.init(
-            address=given,
+            # Not None, for which Ray would look for a cluster of somebody else on this machine.
+            address=given or "local",
             num_cpus=own,
             include_dashboard=None if given else False,
             log_to_driver=False,

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 
 from narrowpass.errors import DataError, OutputError, UsageError
 from narrowpass.framework.boundary import message
-from narrowpass_ir.files import create_folder, replacing_file
+from narrowpass_ir.files import create_folder, replacing_file, temporary
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,12 @@ class Place:
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read: {message(error)}") from error
 
-    def write(self, data: bytes | pa.Buffer) -> None:
+    def write(self, data: bytes | pa.Buffer, *, durable: bool = True) -> None:
         """Write a file that appears when it is whole, in place of the one that was there.
+
+        Args:
+            data: what it holds.
+            durable: whether it is on the disk at the end; else it survives the process only.
 
         Raises:
             OutputError: the disk is full, or the file system refuses otherwise.
@@ -127,17 +131,24 @@ class Place:
         if self.is_local:
             path = Path(self.path)
             create_folder(path.parent)
-            with replacing_file(path) as file:
-                file.write(memoryview(data))
+            if durable:
+                with replacing_file(path) as file:
+                    file.write(memoryview(data))
+                return
+            try:
+                with temporary(path) as (file, name):
+                    file.write(memoryview(data))
+                    file.flush()
+                    name.replace(path)
+            except OSError as error:
+                raise _refused(self.path, error) from error
             return
         try:
             # An object store shows an object when its upload is complete.
             with self.files.open_output_stream(self.path) as stream:
                 stream.write(data)
         except OSError as error:
-            raise OutputError(
-                f"{self.path}: cannot be written: {message(error)}; check rights and space there"
-            ) from error
+            raise _refused(self.path, error) from error
 
     def delete(self) -> None:
         """Delete a file, if it is there.
@@ -151,6 +162,10 @@ class Place:
             return
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be deleted: {message(error)}") from error
+
+
+def _refused(path: str, error: OSError) -> OutputError:
+    return OutputError(f"{path}: cannot be written: {message(error)}; check rights and space there")
 
 
 def _found(info: Any, name: str) -> Found:

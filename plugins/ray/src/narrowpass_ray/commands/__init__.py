@@ -25,7 +25,7 @@ def ray() -> None:
 
 def quieten() -> None:
     """Leave out what Ray Data notes of each dataset: commands show progress of their own."""
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "WARNING")  # read when it is imported
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when it is imported
     if "ray.data" in sys.modules:
         logging.getLogger("ray.data").setLevel(os.environ["RAY_DATA_LOG_LEVEL"])
 
