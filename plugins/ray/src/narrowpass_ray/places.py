@@ -15,6 +15,8 @@ from narrowpass.errors import DataError, OutputError, UsageError
 from narrowpass.framework.boundary import message
 from narrowpass_ir.files import create_folder, replacing_file, temporary
 
+_PLACES = "pass a path, or a URI such as s3://bucket/folder"
+
 
 @dataclass(frozen=True)
 class Found:
@@ -50,16 +52,27 @@ class Place:
         """Return the place of a path, or of a URI such as ``s3://bucket/folder``.
 
         Raises:
-            UsageError: a URI that Arrow has no file system for.
+            UsageError: a URI that neither Arrow nor fsspec has a file system for.
         """
         if "://" not in text:
             return cls(pafs.LocalFileSystem(), os.path.abspath(text))  # noqa: PTH100
         try:
             return cls(*pafs.FileSystem.from_uri(text))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UsageError(
-                f"{text}: {message(error)}; pass a path, or a URI such as s3://bucket/folder"
-            ) from error
+        except pa.ArrowInvalid:
+            return cls._by_fsspec(text)
+        except OSError as error:
+            raise UsageError(f"{text}: {message(error)}; {_PLACES}") from error
+
+    @classmethod
+    def _by_fsspec(cls, text: str) -> Self:
+        """Return the place of a URI that Arrow does not know."""
+        import fsspec
+
+        try:
+            files, path = fsspec.core.url_to_fs(text)
+        except (ImportError, OSError, ValueError) as error:
+            raise UsageError(f"{text}: {message(error)}; {_PLACES}") from error
+        return cls(pafs.PyFileSystem(pafs.FSSpecHandler(files)), path)
 
     @property
     def is_local(self) -> bool:
