@@ -106,7 +106,6 @@ def map_files(
         raise UsageError(
             f"{settings.bundle} is no bundle: build one first, narrowpass build MODEL -o OUT.narrow"
         )
-    settings = replace(settings, bundle=str(Path(settings.bundle).resolve()))
     place, target = Place.of(source), Place.of(output)
     files = place.listed()
     chosen = format_of(files, kind, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,8 @@ class Settings:
     """What an actor computes; pickled and sent to it.
 
     Attributes:
-        bundle: the path of a bundle's folder, which every node can read.
+        bundle: the path of a bundle's folder, which every node can read; a relative one is
+            completed where the settings are created.
         method: which of its methods.
         backend: its name, with options; None for the available one of highest priority.
         threads: of each actor: the CPUs that Ray schedules for it.
@@ -57,6 +59,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise UsageError(f"an actor needs at least one thread, not {self.threads}")
+        object.__setattr__(self, "bundle", os.path.abspath(self.bundle))  # noqa: PTH100
 
 
 @dataclass(frozen=True)
