@@ -12,9 +12,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import narrowpass
 from narrowpass_testing import model_from_text
+
+QUIET = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+"""Marks of tests with a cluster: Ray warns of its own use of its own options."""
 
 TOLERANCE = 1e-5
 """For accumulators of 8 float32 terms of magnitude 1: 8 · 2⁻²⁴ · 8, in any order of additions."""

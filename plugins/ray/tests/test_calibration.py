@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ray_kit import QUIET
 
 import narrowpass
 from narrowpass import Samples
@@ -20,11 +21,7 @@ from narrowpass_testing import model_from_text
 
 calibration = pytest.importorskip("narrowpass_int8_sym.calibration")
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.once, *QUIET]
 
 
 def model() -> Any:

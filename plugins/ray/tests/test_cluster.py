@@ -10,18 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from ray_kit import TOLERANCE, expected, linear_bundle, results, rows_of, slow, write_parquet
+from ray_kit import (
+    POISON,
+    QUIET,
+    TOLERANCE,
+    ending,
+    expected,
+    linear_bundle,
+    results,
+    rows_of,
+    slow,
+    write_parquet,
+)
 
 from narrowpass_ray import Settings, map_batches, map_files
 from narrowpass_ray.shards import Sizes
 
-pytestmark = [
-    pytest.mark.once,
-    # Ray warns of its own use of its own options.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.once, *QUIET]
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +112,26 @@ def test_nothing_is_lost_and_nothing_is_there_twice_when_a_node_ends(
     assert {p.name: p.read_bytes() for p in out.glob("part-*")} == {
         p.name: p.read_bytes() for p in undisturbed.glob("part-*")
     }
+
+
+@pytest.mark.long
+def test_a_row_that_ends_its_actors_costs_that_row(
+    linear: str, tmp_path: Path, one_core: Any
+) -> None:
+    x = write_parquet(tmp_path / "in", files=3, rows=12, group=12)
+    x[17, 0] = POISON
+    table = pa.table({"id": np.arange(12, 24), "x": list(x[12:24])})
+    pq.write_table(table, tmp_path / "in" / "001.parquet")
+    summary = map_files(
+        Settings(linear, preprocess=ending), str(tmp_path / "in"), str(tmp_path / "out"),
+        batch_size=4, concurrency=1, keep=["id"],
+    )  # fmt: skip
+    assert (summary.rows, summary.bad, summary.failed) == (36, 1, {})
+    rows = results(tmp_path / "out")
+    assert [row["id"] for row in rows if row["error"]] == [17]
+    assert "ran out of memory" in rows[17]["error"]
+    good = [row["y"] for row in rows if row["error"] is None]
+    np.testing.assert_allclose(good, expected(np.delete(x, 17, 0)), atol=TOLERANCE)
 
 
 def _is_worker(folder: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from ray_kit import QUIET
 
 from narrowpass.cli import app
 
@@ -21,11 +22,7 @@ BLOCK = re.compile(
 )
 OURS = "a test of that plugin runs it"
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.long, *QUIET]
 
 
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_core: Any) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_kit import TOLERANCE, expected, linear_bundle, rows_of
+from ray_kit import QUIET, TOLERANCE, expected, linear_bundle, rows_of
 
 from narrowpass.errors import DataError
 from narrowpass_ray import Settings
 from narrowpass_ray.serve import Replica
+
+pytestmark = QUIET
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +42,6 @@ def test_a_row_that_does_not_fit_is_its_own_error(linear: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_deployment_answers(linear: str, one_core: Any, tmp_path: Path) -> None:
     pytest.importorskip("starlette")
     from ray import serve

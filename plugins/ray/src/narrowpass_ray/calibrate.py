@@ -163,7 +163,7 @@ class SharedSamples(Samples):
             fn_constructor_args=(worker, self.recipe),
             batch_size=1,
             batch_format="numpy",
-            compute=actor_pool(self.concurrency, self.num_cpus),
+            compute=actor_pool(self.concurrency, self.num_cpus, len(items)),
             num_cpus=self.num_cpus,
         )
         missing = {shard.number for shard, _ in parts}

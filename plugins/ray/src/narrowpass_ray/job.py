@@ -189,7 +189,7 @@ def _results(
         fn_constructor_args=(job,),
         batch_size=1,
         batch_format="numpy",
-        compute=actor_pool(concurrency, num_cpus),
+        compute=actor_pool(concurrency, num_cpus, len(shards)),
         num_cpus=num_cpus,
         memory=memory,
     )

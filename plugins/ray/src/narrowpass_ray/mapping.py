@@ -92,8 +92,15 @@ def threads_of(num_cpus: float) -> int:
     return max(1, int(num_cpus))
 
 
-def actor_pool(concurrency: int | tuple[int, int] | None, num_cpus: float) -> Any:
+def actor_pool(
+    concurrency: int | tuple[int, int] | None, num_cpus: float, tasks: int | None = None
+) -> Any:
     """Return Ray's strategy for a number of actors; see `map_batches`.
+
+    Args:
+        concurrency: number of actors, or the least and the largest; None for all CPUs.
+        num_cpus: of an actor.
+        tasks: how many there are, where that is known: more actors would have nothing to do.
 
     Raises:
         UsageError: no actor.
@@ -106,6 +113,8 @@ def actor_pool(concurrency: int | tuple[int, int] | None, num_cpus: float) -> An
     least, most = (concurrency, concurrency) if isinstance(concurrency, int) else concurrency
     if not 1 <= least <= most:
         raise UsageError(f"concurrency must be at least 1, or a range: {concurrency}")
+    if tasks is not None:
+        least, most = min(least, tasks), min(most, tasks)
     if least == most:
         return ActorPoolStrategy(size=most)
     return ActorPoolStrategy(min_size=least, max_size=most)
