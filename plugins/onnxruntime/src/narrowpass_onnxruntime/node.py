@@ -14,8 +14,7 @@ from narrowpass.errors import BackendError, NarrowpassError
 from narrowpass.runtime.backend import CompileOptions
 
 if TYPE_CHECKING:
-    from narrowpass import Program
-    from narrowpass_onnxruntime.backend import OnnxRuntimeBackend
+    from narrowpass import Backend, Program
 
 _DRAWING = frozenset(
     {
@@ -87,7 +86,7 @@ class NodeSession:
 
     kernel = "onnxruntime"
 
-    def __init__(self, model: ir.Model, threads: int, backend: OnnxRuntimeBackend) -> None:
+    def __init__(self, model: ir.Model, threads: int, backend: Backend) -> None:
         self._bundle = Bundle({"main": model}, states=())
         self._options = CompileOptions(threads=threads)
         self._backend = backend
@@ -114,7 +113,7 @@ class NodeSession:
 
 
 def node_session(
-    node: ir.Node, model: ir.Model, threads: int, backend: OnnxRuntimeBackend
+    node: ir.Node, model: ir.Model, threads: int, backend: Backend
 ) -> NodeSession | None:
     """Return a node as a session; None for one that is left.
 
