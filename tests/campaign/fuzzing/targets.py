@@ -1,0 +1,276 @@
+"""What reads bytes from strangers: each target writes an input to where it belongs, and reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from fuzzing.gguf_file import small_file
+from onnx import TensorProto, helper, numpy_helper
+
+import narrowpass
+from narrowpass import Bundle
+from narrowpass.bundle import verify
+from narrowpass.errors import NarrowpassError
+from narrowpass.framework.pipeline import Pipeline
+from narrowpass.framework.plugins import load_plugins
+
+
+def model() -> onnx.ModelProto:
+    """Return a model with a branch, weights and attributes of several kinds."""
+    rng = np.random.default_rng(0)
+    body = helper.make_graph(
+        [helper.make_node("Neg", ["h"], ["n"])],
+        "b",
+        [],
+        [helper.make_tensor_value_info("n", TensorProto.FLOAT, None)],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["h"], ["m"])],
+        "c",
+        [],
+        [helper.make_tensor_value_info("m", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"], transB=1, alpha=0.5),
+        helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=other),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6]),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        [
+            numpy_helper.from_array(rng.standard_normal((4, 6)).astype(np.float32), "w"),
+            numpy_helper.from_array(np.arange(4, dtype=np.float32), "b"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+class Target(ABC):
+    """Something that reads.
+
+    Attributes:
+        name: on the command line.
+    """
+
+    name: str
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def seeds(self) -> list[bytes]:
+        """Return valid inputs."""
+
+    @abstractmethod
+    def read(self, data: bytes) -> None:
+        """Read an input.
+
+        Raises:
+            NarrowpassError: it is refused.
+        """
+
+    def accepts(self, data: bytes) -> bool:
+        """Read an input; return whether it was not refused. All other errors are defects."""
+        try:
+            self.read(data)
+        except NarrowpassError as error:
+            if not str(error):
+                raise AssertionError("an error without a message") from error
+            return False
+        return True
+
+
+class Models(Target):
+    """ONNX files."""
+
+    name = "model"
+
+    def seeds(self) -> list[bytes]:
+        return [model().SerializeToString()]
+
+    def read(self, data: bytes) -> None:
+        path = self.folder / "m.onnx"
+        path.write_bytes(data)
+        loaded = narrowpass.load_model(path)
+        for tensor in loaded.graph.initializers.values():
+            if tensor.const_value is not None:
+                tensor.const_value.numpy()
+
+
+class External(Models):
+    """ONNX files whose weights lie in a file beside them."""
+
+    name = "external"
+
+    def seeds(self) -> list[bytes]:
+        (self.folder / "w.bin").write_bytes(np.arange(28, dtype="<f4").tobytes())
+        (self.folder.parent / "secret.bin").write_bytes(b"s" * 200)
+        found = model()
+        for tensor, at in zip(found.graph.initializer, (0, 96), strict=True):
+            size = len(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            facts = {"location": "w.bin", "offset": str(at), "length": str(size)}
+            for key, value in facts.items():
+                tensor.external_data.add(key=key, value=value)
+        return [found.SerializeToString()]
+
+    def read(self, data: bytes) -> None:
+        path = self.folder / "m.onnx"
+        path.write_bytes(data)
+        loaded = narrowpass.load_model(path)
+        for value in loaded.graph.initializers.values():
+            if value.const_value is not None and b"ssss" in value.const_value.tobytes():
+                raise AssertionError("a file outside of the model's folder was read")
+
+
+class Manifests(Target):
+    """The manifest of a bundle."""
+
+    name = "manifest"
+
+    def seeds(self) -> list[bytes]:
+        self.bundle = self.folder / "b.narrow"
+        Bundle({"main": ir.from_proto(model())}).save(self.bundle)
+        manifest = self.bundle / "manifest.json"
+        self.whole = manifest.read_bytes()
+        manifest.chmod(0o644)
+        return [self.whole]
+
+    def read(self, data: bytes) -> None:
+        (self.bundle / "manifest.json").write_bytes(data)
+        verify(self.bundle)
+        Bundle.load(self.bundle)
+
+
+class Headers(Manifests):
+    """The header of a bundle's safetensors file, with the length and the hash that it has."""
+
+    name = "safetensors"
+
+    def seeds(self) -> list[bytes]:
+        super().seeds()
+        self.weights = self.bundle / "weights.safetensors"
+        data = self.weights.read_bytes()
+        self.weights.chmod(0o644)
+        end = 8 + int.from_bytes(data[:8], "little")
+        self.payload = data[end:]
+        return [data[8:end]]
+
+    def read(self, data: bytes) -> None:
+        header = len(data).to_bytes(8, "little") + data
+        self.weights.write_bytes(header + self.payload)
+        facts = json.loads(self.whole)
+        facts["weights"]["bytes"] = len(header) + len(self.payload)
+        facts["weights"]["header_bytes"] = len(header)
+        facts["weights"]["header_sha256"] = hashlib.sha256(header).hexdigest()
+        (self.bundle / "manifest.json").write_text(json.dumps(facts))
+        loaded = Bundle.load(self.bundle)
+        for value in loaded.methods["main"].graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value.numpy()
+
+
+class Packed(Target):
+    """Files of packed weights; the input is their index, whose checksums are right."""
+
+    name = "packed"
+
+    def seeds(self) -> list[bytes]:
+        from narrowpass_planning.weights.file import HEADER
+
+        cache, bundle = self.folder / "cache", self.folder / "b.narrow"
+        weight = np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 64])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 48])],
+            [numpy_helper.from_array(weight, "w")],
+        )
+        matmul = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+        Bundle({"main": ir.from_proto(matmul)}).save(bundle)
+        narrowpass.load(bundle, "xnn-cpu", threads=1, cache_dir=cache).close()
+        (self.path,) = cache.rglob("*.weights")
+        self.whole = self.path.read_bytes()
+        self.start, size = struct.unpack_from("<QQ", self.whole, 16)
+        self.header = HEADER
+        return [self.whole[self.start : self.start + size]]
+
+    def read(self, data: bytes) -> None:
+        from narrowpass_planning.weights.file import PackedFile, UnusableError
+        from narrowpass_xnn_cpu.native.packer import PACKER
+
+        fields = bytearray(self.whole[:96])
+        struct.pack_into("<Q", fields, 24, len(data))
+        fields[32:64] = hashlib.sha256(data).digest()
+        header = bytes(fields) + hashlib.sha256(fields).digest()
+        self.path.unlink(missing_ok=True)
+        self.path.write_bytes(header + self.whole[self.header : self.start] + data)
+        try:
+            file = PackedFile(self.path, PACKER)
+            file.damaged()
+            file.close()
+        except UnusableError as error:
+            raise NarrowpassError(str(error)) from error
+
+
+class Texts(Target):
+    """The text of a pipeline."""
+
+    name = "pipeline"
+
+    def seeds(self) -> list[bytes]:
+        self.registry = load_plugins().registry
+        return [
+            b"fold,int8-sym{mode=dynamic}",
+            b"cse, dce",
+            b"int8-sym{mode=static keep=[a*,op:Conv] }",
+            b'fp16{dtype=bfloat16,keep="x"}',
+        ]
+
+    def read(self, data: bytes) -> None:
+        Pipeline.parse(data.decode("utf-8", "surrogateescape"), self.registry)
+
+
+class Gguf(Target):
+    """GGUF files."""
+
+    name = "gguf"
+
+    def seeds(self) -> list[bytes]:
+        return [small_file()]
+
+    def read(self, data: bytes) -> None:
+        from narrowpass_gguf.importer import GgufImporter
+
+        path = self.folder / "m.gguf"
+        path.write_bytes(data)
+        GgufImporter().load(str(path))
+
+
+TARGETS = {t.name: t for t in (Models, External, Manifests, Headers, Packed, Texts, Gguf)}
+
+
+def inputs(target: Target, first: int, count: int) -> Iterator[tuple[int, bytes]]:
+    """Yield damaged inputs with their seeds."""
+    import random
+
+    from fuzzing.mutation import mutated
+
+    seeds = target.seeds()
+    for seed in range(first, first + count):
+        yield seed, mutated(random.Random(seed), seeds)
