@@ -18,14 +18,15 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("narrowpass_reference")
 pytest.importorskip("narrowpass_xnn_cpu")
 
-from differential.__main__ import Campaign  # noqa: E402
-from differential.builder import random_case  # noqa: E402
-from differential.cases import Case  # noqa: E402
-from differential.doubts import EVALUATOR  # noqa: E402
-from differential.oracles import PHASE, judge, run_evaluator  # noqa: E402
-from differential.recipes import RECIPES, WITHOUT  # noqa: E402
-from differential.shrink import shrunk  # noqa: E402
-from differential.slices import OPERATORS, SUBJECTS, findings_of, run_slice  # noqa: E402
+from differential.__main__ import Campaign
+from differential.builder import random_case
+from differential.cases import Case
+from differential.doubts import EVALUATOR
+from differential.oracles import PHASE, judge, run_evaluator
+from differential.recipes import RECIPES, WITHOUT
+from differential.shrink import shrunk
+from differential.slices import OPERATORS, findings_of, run_slice
+from differential.subjects import available
 
 pytestmark = pytest.mark.once
 
@@ -52,7 +53,8 @@ def test_every_operator_is_drawn_or_left_out_for_a_reason():
 def test_what_was_found_stays_repaired(path):
     case = Case.load(path)
     assert judge(case.model, case.feeds, case.slack).candidates
-    for subject in SUBJECTS.values():
+    always, turns = available()
+    for subject in (*always, *turns):
         assert findings_of(case, subject) == []
 
 
@@ -141,9 +143,12 @@ def test_a_wrong_result_is_found(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ReferenceProgram, "run", wrong)
     monkeypatch.setattr(PHASE, "descriptor", None)
-    run_slice(OPERATORS.index(("", "Sin")), 1, tmp_path, tmp_path / "state")
-    (text,) = [t for t in complain(tmp_path) if "reference" in t]
-    assert "Sin" in text
+    first = OPERATORS.index(("", "Sin"))
+    for seed in range(first, first + 5 * len(OPERATORS), len(OPERATORS)):
+        run_slice(seed, 1, tmp_path, tmp_path / "state")
+    texts = [text for text in complain(tmp_path) if "reference" in text]
+    assert texts
+    assert all("Sin" in text for text in texts)
 
 
 def test_doubts_have_reasons():

@@ -1,6 +1,6 @@
 """Calls of the operating system that fail while bundles are saved and weights are cached.
 
-A library in C makes the n-th call of one function fail, for each n. Afterwards the old files are
+Under a library in C the n-th call of one function fails, for each n. Afterwards the old files are
 there, or the new ones, whole; the next run is right and caches again; and nothing is left behind.
 """
 
@@ -35,9 +35,7 @@ ERRORS = {
     "ftruncate": ("ENOSPC", "EIO", "EINTR"),
     "malloc": ("ENOMEM",),
 }
-ALL = [
-    (scenario, call, error) for scenario in ALLOWED for call in CALLS for error in ERRORS[call]
-]
+ALL = [(scenario, call, error) for scenario in ALLOWED for call in CALLS for error in ERRORS[call]]
 SOME = [
     ("saving", "write", "short"),
     ("saving", "pwrite", "ENOSPC"),

@@ -122,7 +122,7 @@ def test_cumulative_sums(exclusive, reverse, dtype):
         agree("CumSum", feeds, exclusive=exclusive, reverse=reverse)
 
 
-def test_exclusive_sums_of_no_elements():
+def test_exclusive_cumsum_of_no_elements():
     feeds = {"x": np.zeros((2, 0), np.float32), "axis": np.array(1, np.int64)}
     agree("CumSum", feeds, exclusive=1)
 

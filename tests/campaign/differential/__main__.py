@@ -102,9 +102,7 @@ class Campaign:
         lines += [f"{count:>10,}  {reason}" for reason, count in known.most_common()]
         fresh = [entry for entry in self.found if not entry["known"]]
         lines.append(f"new findings: {len(fresh)}")
-        groups = Counter(
-            (e["kind"], e["subject"], " ".join(e["operators"])) for e in fresh
-        )
+        groups = Counter((e["kind"], e["subject"], " ".join(e["operators"])) for e in fresh)
         for (kind, subject, operators), count in groups.most_common():
             one = next(
                 e

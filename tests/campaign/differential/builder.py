@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper, numpy_helper
+from onnx.defs import OpSchema
+
 from differential import recipes
 from differential.cases import Case
 from differential.draft import Draft, UnfitError
 from differential.elements import Array
 from differential.oracles import run_nodes
 from differential.traits import DISCONTINUOUS, EXACT
-from onnx import helper, numpy_helper
-from onnx.defs import OpSchema
 
 OPSETS = {"": range(8, onnx.defs.onnx_opset_version() + 1), "ai.onnx.ml": range(1, 6)}
 """Versions of the domains that are drawn, the first from the oldest that both oracles know."""
@@ -152,9 +153,7 @@ class Builder:
         read = read_by(node)
         if any(name not in self.values for name in read):
             return None
-        results = run_nodes(
-            [node], {n: self.values[n] for n in read}, names, self.opset_imports()
-        )
+        results = run_nodes([node], {n: self.values[n] for n in read}, names, self.opset_imports())
         if results is None:
             return None
         exact = all(
@@ -198,9 +197,8 @@ class Builder:
             return None
         sizes: dict[str, int] = {}
         if self.random.random() < 0.4:
-            drawn = {s for a in self.feeds.values() for s in a.shape}
-            for symbol, size in zip("NM", sorted(drawn), strict=False):
-                sizes[symbol] = size
+            drawn = sorted({s for a in self.feeds.values() for s in a.shape})
+            sizes = dict(zip("NM", drawn, strict=False))
         infos = [
             _info(name, array, {size: symbol for symbol, size in sizes.items()})
             for name, array in self.feeds.items()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from differential.elements import Array
 from onnx import numpy_helper
+
+from differential.elements import Array
 
 
 @dataclass

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from differential.elements import TYPES, WEIGHTS, Array, allowed, draw_array, draw_shape
 from onnx.defs import OpSchema
+
+from differential.elements import TYPES, WEIGHTS, Array, allowed, draw_array, draw_shape
 
 if TYPE_CHECKING:
     from differential.builder import Builder
@@ -144,10 +145,10 @@ class Draft:
             )
             array = draw_array(self.random, self.numbers, dtype, drawn)
             if fits(array):
-                return self.give(array, constant=0.15)
+                return self.operand(array, constant=0.15)
         raise UnfitError
 
-    def give(self, array: Any, *, constant: float = 0.7) -> Array:
+    def operand(self, array: Any, *, constant: float = 0.7) -> Array:
         """Add a new operand of known elements: an initializer that often, else an input."""
         array = np.asarray(array)
         names = {TYPES[t]: t for t in self.types()}
@@ -162,23 +163,23 @@ class Draft:
         array = draw_array(self.random, self.numbers, dtype, shape)
         if scale != 1.0:
             array = (array * scale).astype(dtype)
-        return self.give(array, constant=constant)
+        return self.operand(array, constant=constant)
 
     def positive(self, shape: Sequence[int], low: float = 0.2, high: float = 2.0) -> Array:
         """Add a new operand whose elements are positive, such as a variance."""
         dtype = self.bind()
         drawn = self.numbers.uniform(low, high, tuple(shape))
-        return self.give(np.asarray(drawn).astype(dtype))
+        return self.operand(np.asarray(drawn).astype(dtype))
 
     def ints(self, values: Any, *, constant: float = 0.9) -> Array:
         """Add whole numbers, such as axes, of a type that the schema allows."""
         types = self.types()
         name = "int64" if "int64" in types else self.random.choice(types)
-        return self.give(np.asarray(values).astype(TYPES[name]), constant=constant)
+        return self.operand(np.asarray(values).astype(TYPES[name]), constant=constant)
 
     def scalar(self, value: Any, *, constant: float = 0.8) -> Array:
         """Add one element of the type that is bound."""
-        return self.give(np.asarray(value).astype(self.bind()), constant=constant)
+        return self.operand(np.asarray(value).astype(self.bind()), constant=constant)
 
     def none(self) -> None:
         """Leave an optional operand out."""

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from differential.doubts import doubted
-from differential.elements import TYPES, Array, is_float
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+
+from differential.doubts import doubted
+from differential.elements import TYPES, Array, is_float
 
 Values = dict[str, Any]
 

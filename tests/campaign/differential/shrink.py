@@ -1,4 +1,4 @@
-"""Makes a failing case small: fewer outputs, nodes, operands, attributes and elements."""
+"""Reduces a failing case: fewer outputs, nodes, operands, attributes and elements."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
+from onnx import helper, numpy_helper
+
 from differential.builder import read_by
 from differential.cases import Case
 from differential.elements import Array
 from differential.oracles import run_nodes
-from onnx import helper, numpy_helper
 
 Fails = Callable[[Case], bool]
 
@@ -170,7 +171,9 @@ def _constants_for_inputs(case: Case) -> Iterator[Case]:
 
         changed = _edited(case, drop)
         feeds = {**case.feeds, tensor.name: numpy_helper.to_array(tensor)}
-        yield _rebuilt(changed, list(changed.model.graph.node), list(case.model.graph.output), feeds)
+        yield _rebuilt(
+            changed, list(changed.model.graph.node), list(case.model.graph.output), feeds
+        )
 
 
 def _fixed(case: Case) -> Case:
@@ -206,9 +209,7 @@ def _with_arrays(case: Case, change: Callable[[Array], Array]) -> Case:
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     for tensor in model.graph.initializer:
-        tensor.CopyFrom(
-            numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name)
-        )
+        tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))
     feeds = {name: change(array) for name, array in case.feeds.items()}
     for info in model.graph.input:
         kind = helper.np_dtype_to_tensor_dtype(feeds[info.name].dtype)

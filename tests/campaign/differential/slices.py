@@ -10,13 +10,14 @@ from pathlib import Path
 
 from differential.builder import random_case
 from differential.cases import Case
-from differential.known import known_findings, operators_of, reason_for
+from differential.known import Known, known_findings, operators_of, reason_for
 from differential.oracles import PHASE, judge
 from differential.recipes import RECIPES
 from differential.shrink import shrunk
 from differential.subjects import BACKENDS, PIPELINES, Finding, Subject, run_case, run_subject
 
 OPERATORS = tuple(sorted(RECIPES))
+NOTHING, APART = "draws that came to nothing", "cases with oracles apart"
 SUBJECTS = {subject.name: subject for subject in (*BACKENDS, *PIPELINES)}
 
 
@@ -44,14 +45,11 @@ def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
             signal.alarm(120)  # what hangs dies of it, and its state says where
             case = random_case(seed, OPERATORS)
             if case is None:
-                counts["draws that came to nothing"] = (
-                    counts.get("draws that came to nothing", 0) + 1
-                )
+                counts[NOTHING] = counts.get(NOTHING, 0) + 1
                 continue
-            before = counts.get("cases with oracles apart", 0)
-            for finding in run_case(case, seed, counts):
-                found.append(_entry(case, finding, seed, folder, entries))
-            if counts.get("cases with oracles apart", 0) > before:
+            before = counts.get(APART, 0)
+            found += [_entry(case, f, seed, folder, entries) for f in run_case(case, seed, counts)]
+            if counts.get(APART, 0) > before:
                 name = OPERATORS[seed % len(OPERATORS)][1]
                 apart[name] = apart.get(name, 0) + 1
             if seed % 50 == 0:
@@ -73,17 +71,17 @@ def _write(
 
 
 def _entry(
-    case: Case, finding: Finding, seed: int, folder: Path, entries: list[object]
+    case: Case, finding: Finding, seed: int, folder: Path, entries: list[Known]
 ) -> dict[str, object]:
     facts: dict[str, object] = {"seed": seed, **vars(finding)}
-    reason = reason_for(case, finding, entries)  # type: ignore[arg-type]
+    reason = reason_for(case, finding, entries)
     small = case
     if reason is None:
         names = set(operators_of(case))
         small = shrunk(case, lambda smaller: _same(smaller, finding), tries=120)
         # One operator less may fail for another reason: then the message says nothing any more.
         facts["dropped"] = sorted(names - set(operators_of(small)))
-        reason = reason_for(small, finding, entries)  # type: ignore[arg-type]
+        reason = reason_for(small, finding, entries)
     if reason is None:
         notes = {"kind": finding.kind, "subject": finding.subject, "message": finding.message}
         name = f"{seed}-{finding.subject}".replace(" ", "-").replace(",", "")

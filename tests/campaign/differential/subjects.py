@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
+import narrowpass
 from differential.cases import Case
 from differential.elements import Array
 from differential.oracles import PHASE, Values, Verdict, difference, differences, judge
 from differential.traits import DRAWN_BY_CHANCE
-
-import narrowpass
 from narrowpass import Bundle, CompileOptions, Program
 from narrowpass.errors import NarrowpassError
 from narrowpass.framework.plugins import load_plugins
@@ -46,7 +46,7 @@ class Subject:
         threads: of the program.
         pipeline: passes before; None for none.
         tolerance: relative to the largest element; None for that of the type. Narrow types have
-            one that tells a wrong operand from rounding, and nothing more.
+            one that separates a wrong operand from rounding, and nothing more.
     """
 
     name: str

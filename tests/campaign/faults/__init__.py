@@ -1,1 +1,1 @@
-"""Calls of the operating system that fail: a library that makes them, and what is run under it."""
+"""Calls of the operating system that fail: a library for it, and what is run under it."""

@@ -1,7 +1,7 @@
 """What is done while calls fail: ``python -m faults.scenarios SCENARIO CALL ERROR FOLDER [MOST]``.
 
 The scenario is prepared once. Then a child is forked for each n, in which the n-th call fails, until
-a child makes fewer calls. After each child the parent looks at what is left. Prints a line of JSON:
+a child has fewer calls. After each child the parent looks at what is left. Prints a line of JSON:
 how many children ran, and what became of them.
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
-from faults.shim import Faults
 
 import narrowpass
+from faults.shim import Faults
 from narrowpass import Bundle
 from narrowpass.bundle import verify
 from narrowpass.errors import NarrowpassError

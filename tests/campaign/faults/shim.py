@@ -1,4 +1,4 @@
-"""Builds the library that makes calls fail, and starts processes under it."""
+"""Builds the library under which calls fail, and starts processes under it."""
 
 from __future__ import annotations
 

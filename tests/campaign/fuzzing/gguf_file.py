@@ -20,8 +20,11 @@ def _value(value: object) -> bytes:
         return struct.pack("<I", 8) + _text(value)
     if isinstance(value, list):
         parts = [_value(item) for item in value]
-        return struct.pack("<I", 9) + parts[0][:4] + struct.pack("<Q", len(value)) + b"".join(
-            part[4:] for part in parts
+        return (
+            struct.pack("<I", 9)
+            + parts[0][:4]
+            + struct.pack("<Q", len(value))
+            + b"".join(part[4:] for part in parts)
         )
     code, form = _TYPES[type(value)]
     return struct.pack("<I", code) + struct.pack(form, value)

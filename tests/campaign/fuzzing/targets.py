@@ -1,4 +1,4 @@
-"""What reads bytes from strangers: each target writes an input to where it belongs, and reads it."""
+"""What reads bytes from strangers: a target writes an input to where it belongs, and reads it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-from fuzzing.gguf_file import small_file
 from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
+from fuzzing.gguf_file import small_file
 from narrowpass import Bundle
 from narrowpass.bundle import verify
 from narrowpass.errors import NarrowpassError
@@ -236,11 +236,18 @@ class Texts(Target):
     def seeds(self) -> list[bytes]:
         self.registry = load_plugins().registry
         return [
-            b"fold,int8-sym{mode=dynamic}",
-            b"cse, dce",
-            b"int8-sym{mode=static keep=[a*,op:Conv] }",
-            b'fp16{dtype=bfloat16,keep="x"}',
-        ]
+            name.encode()
+            for name in (
+                "fold,int8-sym{mode=dynamic}",
+                "cse,dead-code",
+                "expand-operators{keep=[op:Conv]}",
+                "fp16{dtype=bfloat16,keep-io=true},fold",
+            )
+            if self._known(name)
+        ] + [b""]
+
+    def _known(self, text: str) -> bool:
+        return all(part.split("{")[0] in self.registry.passes for part in text.split(","))
 
     def read(self, data: bytes) -> None:
         Pipeline.parse(data.decode("utf-8", "surrogateescape"), self.registry)

@@ -50,7 +50,10 @@ WITHOUT = {
     ("", "Scatter"): "deprecated: ScatterElements under another name",
     ("", "Upsample"): "deprecated: Resize under another name",
     ("", "MaxUnpool"): "needs the indices of a MaxPool of the same sizes",
-    ("", "DeformConv"): "onnx's evaluator and onnxruntime have kernels for few forms; see node suite",
+    (
+        "",
+        "DeformConv",
+    ): "onnx's evaluator and onnxruntime have kernels for few forms; see node suite",
     ("ai.onnx.ml", "CastMap"): "maps are no arrays",
     ("ai.onnx.ml", "DictVectorizer"): "maps are no arrays",
     ("ai.onnx.ml", "ZipMap"): "maps are no arrays",

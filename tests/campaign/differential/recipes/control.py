@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import helper
+
 from differential.draft import Draft, UnfitError
 from differential.elements import Array
 from differential.recipes.table import Table
-from onnx import helper
 
 TABLE = Table()
 
@@ -43,7 +44,7 @@ def _alike(value: object, array: Array) -> bool:
 
 @TABLE.add("If")
 def branch(d: Draft) -> None:
-    d.give(np.asarray(d.chance(0.5)), constant=0.4)
+    d.operand(np.asarray(d.chance(0.5)), constant=0.4)
     floats = [
         n
         for n, v in d.builder.values.items()
@@ -62,13 +63,13 @@ def branch(d: Draft) -> None:
 def loop(d: Draft) -> None:
     trips = d.pick(0, 1, 2, 3)
     if d.chance(0.85):
-        d.give(np.asarray(trips), constant=0.5)
+        d.operand(np.asarray(trips), constant=0.5)
     else:
         d.none()
     if d.chance(0.6) or not d.inputs[0]:
         if not d.inputs[0]:
             raise UnfitError  # it would never end
-        d.give(np.asarray(d.chance(0.85)), constant=0.5)
+        d.operand(np.asarray(d.chance(0.85)), constant=0.5)
     else:
         d.none()
     carried = d.draw((2, 3), constant=0.2).astype(np.float32)
@@ -98,8 +99,8 @@ def scan(d: Draft) -> None:
     length, width = d.pick(1, 2, 5), d.pick(1, 3)
     state = d.numbers.standard_normal(width).astype(np.float32)
     row = d.numbers.standard_normal(width).astype(np.float32)
-    d.give(state, constant=0.3)
-    d.give(d.numbers.standard_normal((length, width)).astype(np.float32), constant=0.2)
+    d.operand(state, constant=0.3)
+    d.operand(d.numbers.standard_normal((length, width)).astype(np.float32), constant=0.2)
     name, other = d.builder.name("c"), d.builder.name("r")
     body, last = _grown(d, name, state, d.pick(1, 2))
     body.values[other] = row
@@ -116,13 +117,14 @@ def scan(d: Draft) -> None:
 
 @TABLE.add("SequenceMap")
 def sequence_map(d: Draft) -> None:
-    from differential.draft import Draft as Inner
     from onnx import defs
+
+    from differential.draft import Draft as Inner
 
     inner = Inner(d.builder, defs.get_schema("SequenceConstruct", d.builder.opset))
     first = d.numbers.standard_normal((2, 3)).astype(np.float32)
-    inner.give(first, constant=0.2)
-    inner.give(d.numbers.standard_normal((2, 3)).astype(np.float32))
+    inner.operand(first, constant=0.2)
+    inner.operand(d.numbers.standard_normal((2, 3)).astype(np.float32))
     found = d.builder.add(inner)
     if found is None:
         raise UnfitError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from differential.draft import Draft
 from differential.recipes.table import Table
 
@@ -21,20 +22,20 @@ def resize(d: Draft) -> None:
         scales[axis] = d.pick(1.0, 2.0, 0.5, 1.5, 3.0)
     sizes = [max(int(n * s), 1) for n, s in zip(x.shape, scales, strict=True)]
     if d.schema.since_version < 11:
-        d.give(np.array(scales, np.float32))
+        d.operand(np.array(scales, np.float32))
         return
     if d.schema.since_version >= 13 and d.chance(0.8):
         d.none()
     else:
-        d.give(np.zeros(2 * x.ndim, np.float32))
+        d.operand(np.zeros(2 * x.ndim, np.float32))
     if d.chance(0.6) and all(int(n * s) for n, s in zip(x.shape, scales, strict=True)):
-        d.give(np.array(scales, np.float32))
+        d.operand(np.array(scales, np.float32))
     else:
         if d.schema.since_version >= 13:
             d.none()
         else:
-            d.give(np.array([], np.float32))
-        d.give(np.array(sizes))
+            d.operand(np.array([], np.float32))
+        d.operand(np.array(sizes))
     modes = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
     if d.schema.since_version >= 19:
         modes.append("half_pixel_symmetric")
@@ -52,9 +53,11 @@ def resize(d: Draft) -> None:
 def grid_sample(d: Draft) -> None:
     x = d.take(4, 4, fits=lambda a: 0 not in a.shape)
     grid = d.numbers.uniform(-1.3, 1.3, (x.shape[0], d.pick(1, 3), d.pick(1, 4), 2))
-    d.give(grid.astype(d.bind("float")) if "float" in d.types() else grid, constant=0.3)
+    d.operand(grid.astype(d.bind("float")) if "float" in d.types() else grid, constant=0.3)
     newer = d.schema.since_version >= 20
-    d.maybe("mode", *(("linear", "nearest", "cubic") if newer else ("bilinear", "nearest", "bicubic")))
+    d.maybe(
+        "mode", *(("linear", "nearest", "cubic") if newer else ("bilinear", "nearest", "bicubic"))
+    )
     d.maybe("padding_mode", "zeros", "border", "reflection")
     d.maybe("align_corners", 0, 1)
 
@@ -73,8 +76,8 @@ def roi_align(d: Draft) -> None:
     x = d.take(4, 4, fits=lambda a: 0 not in a.shape)
     count = d.pick(1, 2, 3)
     corners = np.sort(d.numbers.uniform(0, 6, (count, 2, 2)), axis=1).reshape(count, 4)
-    d.give(corners.astype(x.dtype), constant=0.3)
-    d.give(d.numbers.integers(0, x.shape[0], count))
+    d.operand(corners.astype(x.dtype), constant=0.3)
+    d.operand(d.numbers.integers(0, x.shape[0], count))
     d.set("output_height", d.pick(1, 2, 3))
     d.set("output_width", d.pick(1, 2, 3))
     d.maybe("mode", "avg", "max")
@@ -88,7 +91,7 @@ def max_roi_pool(d: Draft) -> None:
     x = d.take(4, 4, fits=lambda a: 0 not in a.shape)
     corners = np.sort(d.numbers.integers(0, 5, (2, 2, 2)), axis=1).reshape(2, 4)
     batch = d.numbers.integers(0, x.shape[0], (2, 1))
-    d.give(np.concatenate([batch, corners], 1).astype(x.dtype))
+    d.operand(np.concatenate([batch, corners], 1).astype(x.dtype))
     d.set("pooled_shape", [d.pick(1, 2), d.pick(1, 2)])
 
 
@@ -96,14 +99,14 @@ def max_roi_pool(d: Draft) -> None:
 def suppression(d: Draft) -> None:
     batch, count, classes = d.pick(1, 2), d.pick(1, 4, 8), d.pick(1, 2)
     corners = np.sort(d.numbers.random((batch, count, 2, 2)), axis=2).reshape(batch, count, 4)
-    d.give(corners.astype(np.float32), constant=0.1)
+    d.operand(corners.astype(np.float32), constant=0.1)
     scores = d.numbers.permutation(batch * classes * count) / (batch * classes * count)
-    d.give(scores.reshape(batch, classes, count).astype(np.float32), constant=0.1)
-    d.give(np.array([d.pick(1, 3)]))
+    d.operand(scores.reshape(batch, classes, count).astype(np.float32), constant=0.1)
+    d.operand(np.array([d.pick(1, 3)]))
     if d.chance(0.7):
-        d.give(np.array([d.pick(0.2, 0.5)], np.float32))
+        d.operand(np.array([d.pick(0.2, 0.5)], np.float32))
         if d.chance(0.6):
-            d.give(np.array([0.31], np.float32))
+            d.operand(np.array([0.31], np.float32))
     d.maybe("center_point_box", 0, 1)
 
 
@@ -111,9 +114,7 @@ def suppression(d: Draft) -> None:
 def col2im(d: Draft) -> None:
     image, block = d.pick((4, 4), (5, 3)), d.pick((1, 1), (2, 2), (3, 1))
     strides = d.pick((1, 1), (2, 1))
-    places = [
-        (size - b) // s + 1 for size, b, s in zip(image, block, strides, strict=True)
-    ]
+    places = [(size - b) // s + 1 for size, b, s in zip(image, block, strides, strict=True)]
     d.draw((d.pick(1, 2), 2 * int(np.prod(block)), int(np.prod(places))), constant=0.1)
     d.ints(image)
     d.ints(block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from differential.draft import Draft
 from differential.recipes.table import Table
 

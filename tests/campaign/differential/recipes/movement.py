@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+
 from differential.draft import Draft, UnfitError
 from differential.recipes.table import Table
 
@@ -156,7 +157,7 @@ def pad(d: Draft) -> None:
         pads = [pads[axis] for axis in axes] + [pads[axis + x.ndim] for axis in axes]
     d.ints(pads)
     if d.chance(0.5):
-        d.give(np.asarray(d.pick(0, 1, 3)).astype(x.dtype))
+        d.operand(np.asarray(d.pick(0, 1, 3)).astype(x.dtype))
     elif len(axes) < x.ndim:
         d.none()
     if len(axes) < x.ndim:
@@ -226,7 +227,9 @@ def scatter_elements(d: Draft) -> None:
     shape = [d.random.randint(1, size) for size in x.shape]
     order = d.numbers.permuted(
         np.broadcast_to(
-            np.arange(x.shape[axis]).reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)]),
+            np.arange(x.shape[axis]).reshape(
+                [-1 if k == axis % x.ndim else 1 for k in range(x.ndim)]
+            ),
             x.shape,
         ),
         axis=axis,
@@ -263,7 +266,7 @@ def tensor_scatter(d: Draft) -> None:
     new = d.pick(1, 2)
     d.draw((batch, 2, new, width), constant=0.1)
     if d.chance(0.7):
-        d.give(d.numbers.integers(0, length - new + 1, batch))
+        d.operand(d.numbers.integers(0, length - new + 1, batch))
     d.maybe("axis", -2, 2)
     d.maybe("mode", "linear", "circular")
 
@@ -277,7 +280,7 @@ def compress(d: Draft) -> None:
         size = x.shape[axis]
     else:
         size = x.size
-    d.give(d.numbers.random(d.random.randint(1, size)) < 0.5, constant=0.5)
+    d.operand(d.numbers.random(d.random.randint(1, size)) < 0.5, constant=0.5)
 
 
 @TABLE.add("NonZero Shape Size")
@@ -340,7 +343,7 @@ def range_(d: Draft) -> None:
     start, step = d.pick(0, 1, -3), d.pick(1, 2, -1)
     stop = start + step * d.pick(0, 1, 4, 7)
     for value in (start, stop, step):
-        d.give(np.asarray(value).astype(kind))
+        d.operand(np.asarray(value).astype(kind))
 
 
 @TABLE.add("ConstantOfShape")
@@ -359,7 +362,7 @@ def reverse_sequence(d: Draft) -> None:
     time = d.pick(0, 1)
     d.set("time_axis", time)
     d.set("batch_axis", 1 - time)
-    d.give(d.numbers.integers(1, x.shape[time] + 1, x.shape[1 - time]))
+    d.operand(d.numbers.integers(1, x.shape[time] + 1, x.shape[1 - time]))
 
 
 @TABLE.add("SequenceConstruct")
@@ -372,7 +375,7 @@ def sequence(d: Draft) -> None:
 
 @TABLE.add("SequenceAt SequenceErase SequenceInsert SequenceLength ConcatFromSequence")
 def of_sequence(d: Draft) -> None:
-    """Operators on a sequence: it is made by a node before."""
+    """Operators on a sequence, which a node before creates."""
     from differential.draft import Draft as Inner
 
     name = d.schema.name

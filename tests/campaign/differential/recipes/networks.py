@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from differential.draft import Draft, UnfitError
 from differential.recipes.table import Table
 
@@ -125,7 +126,7 @@ def recurrent(d: Draft) -> None:
     d.draw((count, gates * hidden, hidden), scale=0.5)
     state = (batch, count, hidden) if layout else (count, batch, hidden)
     optional = [lambda: d.draw((count, 2 * gates * hidden), scale=0.5)]
-    optional += [lambda: d.give(d.numbers.integers(1, length + 1, batch).astype(np.int32))]
+    optional += [lambda: d.operand(d.numbers.integers(1, length + 1, batch).astype(np.int32))]
     optional += [lambda: d.draw(state, constant=0.3)]
     if name == "LSTM":
         optional += [lambda: d.draw(state, constant=0.3)]
@@ -169,7 +170,7 @@ def attention(d: Draft) -> None:
         full = (length, total + past)
         mask = d.pick(full, (batch, 1, *full), (1, heads, *full))
         if d.chance(0.5):
-            d.give(d.numbers.random(mask) < 0.8)
+            d.operand(d.numbers.random(mask) < 0.8)
         else:
             d.draw(mask, constant=0.3)
     elif past:
@@ -199,7 +200,7 @@ def rotary(d: Draft) -> None:
     if d.chance(0.6):
         d.draw((10, half))
         d.draw((10, half))
-        d.give(d.numbers.integers(0, 10, (batch, length)))
+        d.operand(d.numbers.integers(0, 10, (batch, length)))
     else:
         d.draw((batch, length, half))
         d.draw((batch, length, half))

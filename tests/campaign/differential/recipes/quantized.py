@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from differential.draft import Draft
 from differential.elements import TYPES, Array
 from differential.recipes.table import Table
@@ -30,7 +31,7 @@ def linear(d: Draft) -> None:
     else:
         kind = d.bind(among=("int8", "uint8", "int16", "uint16", "int32"))
         shape = d.pick((), (3,), (2, 4), (2, 3, 4), (1, 8, 2, 2), (0, 3))
-        x = d.give(integers(d, kind, shape), constant=0.3)
+        x = d.operand(integers(d, kind, shape), constant=0.3)
     axis = 0
     form = d.pick("tensor", "tensor", "axis", "axis", "block") if x.ndim else "tensor"
     shape = ()
@@ -44,14 +45,14 @@ def linear(d: Draft) -> None:
             d.set("block_size", block)
     types = d.types()
     scale_type = "float" if "float" in types else types[0]
-    d.give(scales(d, shape, TYPES[scale_type]))
+    d.operand(scales(d, shape, TYPES[scale_type]))
     if d.chance(0.75):
         if quantize:
             kind = d.bind(among=("int8", "uint8", "int16", "uint16"))
             zero = integers(d, kind, shape) // 8
         else:
             zero = np.zeros(shape, x.dtype) if x.dtype == np.int32 else integers(d, x.dtype, shape)
-        d.give(zero.astype(kind if quantize else x.dtype))
+        d.operand(zero.astype(kind if quantize else x.dtype))
     elif quantize and d.chance(0.5):
         d.set("output_dtype", d.pick(2, 3))
 
@@ -68,16 +69,16 @@ def qlinear_matmul(d: Draft) -> None:
     kinds = ("uint8", "int8")
     batch = d.pick((), (), (2,))
     first = d.bind(among=kinds)
-    d.give(integers(d, first, (*batch, m, k)), constant=0.1)
-    d.give(scales(d, ()))
-    d.give(integers(d, first, ()))
+    d.operand(integers(d, first, (*batch, m, k)), constant=0.1)
+    d.operand(scales(d, ()))
+    d.operand(integers(d, first, ()))
     second = d.bind(among=kinds)
-    d.give(integers(d, second, (k, n)))
+    d.operand(integers(d, second, (k, n)))
     shape = d.pick((), (n,))
-    d.give(scales(d, shape))
-    d.give(integers(d, second, shape))
-    d.give(scales(d, ()) * 100)
-    d.give(np.asarray(d.pick(0, 7)).astype(first))
+    d.operand(scales(d, shape))
+    d.operand(integers(d, second, shape))
+    d.operand(scales(d, ()) * 100)
+    d.operand(np.asarray(d.pick(0, 7)).astype(first))
 
 
 @TABLE.add("QLinearConv")
@@ -87,18 +88,18 @@ def qlinear_conv(d: Draft) -> None:
     out = group * d.pick(1, 2)
     kernel = d.pick(1, 3)
     first = d.bind(among=("uint8", "int8"))
-    d.give(integers(d, first, (d.pick(1, 2), channels, side, side)), constant=0.1)
-    d.give(scales(d, ()))
-    d.give(integers(d, first, ()))
+    d.operand(integers(d, first, (d.pick(1, 2), channels, side, side)), constant=0.1)
+    d.operand(scales(d, ()))
+    d.operand(integers(d, first, ()))
     second = d.bind(among=("int8",))
-    d.give(integers(d, second, (out, channels // group, kernel, kernel)))
+    d.operand(integers(d, second, (out, channels // group, kernel, kernel)))
     shape = d.pick((), (out,))
-    d.give(scales(d, shape))
-    d.give(np.zeros(shape, second))
-    d.give(scales(d, ()) * 50)
-    d.give(np.asarray(d.pick(0, 7)).astype(first))
+    d.operand(scales(d, shape))
+    d.operand(np.zeros(shape, second))
+    d.operand(scales(d, ()) * 50)
+    d.operand(np.asarray(d.pick(0, 7)).astype(first))
     if d.chance(0.5):
-        d.give(d.numbers.integers(-500, 500, out).astype(np.int32))
+        d.operand(d.numbers.integers(-500, 500, out).astype(np.int32))
     d.set("group", group)
     d.set("pads", [kernel // 2] * 4)
     d.maybe("strides", [1, 1], [2, 2])

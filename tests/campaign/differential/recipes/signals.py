@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from differential.draft import Draft
 from differential.recipes.table import Table
 
@@ -10,7 +11,7 @@ TABLE = Table()
 
 
 @TABLE.add("HannWindow HammingWindow BlackmanWindow")
-def window(d: Draft) -> None:
+def taper(d: Draft) -> None:
     d.ints(d.pick(2, 5, 8))
     d.maybe("periodic", 0, 1)
     d.maybe("output_datatype", 1)
@@ -38,7 +39,7 @@ def dft(d: Draft) -> None:
 def stft(d: Draft) -> None:
     x = d.draw((d.pick(1, 2), 16, 1), constant=0.1)
     d.ints(d.pick(2, 4))
-    d.give(np.hanning(8).astype(x.dtype) + np.asarray(0.1, x.dtype))
+    d.operand(np.hanning(8).astype(x.dtype) + np.asarray(0.1, x.dtype))
     if d.chance(0.5):
         d.ints(8)
     d.maybe("onesided", 0, 1)
