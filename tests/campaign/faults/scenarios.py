@@ -1,8 +1,8 @@
 """What is done while calls fail: ``python -m faults.scenarios SCENARIO CALL ERROR FOLDER [MOST]``.
 
-The scenario is prepared once. Then a child is forked for each n, in which the n-th call fails, until
-a child has fewer calls. After each child the parent looks at what is left. Prints a line of JSON:
-how many children ran, and what became of them.
+The scenario is prepared once. Then a child is forked for each n, in which the n-th call fails,
+until a child has fewer calls. After each child the parent looks at what is left. Prints a line of
+JSON: how many children ran, and what became of them.
 """
 
 from __future__ import annotations
