@@ -32,7 +32,8 @@ _folder_option = click.option(
 def cache() -> None:
     """Look after the files of packed weights that xnn-cpu keeps between processes.
 
-    Such a file can always be deleted: what is missing is packed again.
+    Bundles that sessions of narrowpass-onnxruntime keep there are listed and deleted, too. Such a
+    file can always be deleted: what is missing is built and packed again.
     """
 
 
@@ -43,7 +44,7 @@ def list_(cache_dir: Path | None, as_json: bool) -> None:
     """List the files, those used last first, and what killed writers left behind.
 
     The JSON document has the keys folder and files: path, bytes, used (seconds since 1970), blocks
-    and problem (null, or why it is of no use on this machine) of each.
+    (0 of a bundle) and problem (null, or why it is of no use on this machine) of each.
     """
     _show(cache_dir, as_json, verify=False)
 
@@ -99,7 +100,7 @@ def _show(cache_dir: Path | None, as_json: bool, *, verify: bool) -> list[Listed
         return found
     for item in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used))
-        state = item.problem or f"{item.blocks} blocks"
+        state = item.problem or ("bundle" if item.is_bundle else f"{item.blocks} blocks")
         click.echo(f"{item.path.stem[:16]}  {item.size / 1e6:9.1f} MB  used {used}  {state}")
     total = sum(item.size for item in found)
     click.echo(f"{len(found)} files, {total / 1e6:.1f} MB in {place}")

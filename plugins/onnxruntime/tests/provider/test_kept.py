@@ -1,5 +1,6 @@
 """Bundles that sessions keep on disk: how they are found, and when they are deleted."""
 
+import json
 import os
 import stat
 import time
@@ -8,12 +9,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from provider_kit import CPU, bundles, check, cpu_session, drawn, our_session, perceptron, settings
 
 import narrowpass_onnxruntime
 from narrowpass_onnxruntime.provider import compiling, identities
 from narrowpass_onnxruntime.provider.library import ffi, lib
 from narrowpass_onnxruntime.provider.registration import NAME
+from narrowpass_xnn_cpu.command import cache as cache_command
 
 WIDTH, INNER = 64, 4096
 BLOCK = 4096
@@ -178,3 +181,33 @@ def test_the_secret_is_for_its_owner_alone(cache):
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert len(key.read_bytes()) == 32
     assert identities.secret_of(key.parent) == key.read_bytes()
+
+
+def test_the_command_lists_and_deletes_bundles(cache):
+    """What is left is what was used last; a bundle of either kind of session counts."""
+    model = perceptron(WIDTH, INNER)
+    our_session(model, cache_dir=str(cache))
+    given = [("NarrowpassExecutionProvider", {"cache_dir": str(cache)})]
+    narrowpass_onnxruntime.InferenceSession(model.SerializeToString(), providers=given)
+    (ours,) = bundles(cache)
+    (other,) = (cache / "sessions").glob("*.narrow")
+    os.utime(other, (1e9, 1e9))
+    options = "--cache-dir", str(cache)
+    listed = json.loads(command("list", "--json", *options))["files"]
+    sizes = {row["path"]: row["bytes"] for row in listed}
+    for bundle in (ours, other):
+        files = [file for file in bundle.rglob("*") if file.is_file()]
+        assert sizes[str(bundle)] >= sum(file.stat().st_size for file in files) > 4 * WIDTH * INNER
+    assert listed[-1]["path"] == str(other)
+    assert command("list", *options).count("bundle") == 2
+    command("prune", "--max-size", str(sum(sizes.values()) - 1), *options)
+    assert ours.exists()
+    assert not other.exists()
+    command("prune", "--max-size", "0", *options)
+    assert bundles(cache) == []
+
+
+def command(*arguments):
+    done = CliRunner().invoke(cache_command, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output

@@ -25,6 +25,7 @@ from narrowpass.errors import NarrowpassError
 from narrowpass_ir.files import replacing_file
 from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.session.metadata import Interface
+from narrowpass_planning.weights import chosen_folder
 
 _BUNDLE, _NOTE = ".narrow", ".json"
 _UNUSED = 30 * 24 * 3600
@@ -50,13 +51,12 @@ class Note:
 
 
 def default_folder(cache_dir: str | None) -> Path:
-    """Return the folder of bundles: within `cache_dir`, ``NARROWPASS_CACHE_DIR`` or the user's."""
-    given = cache_dir or os.environ.get("NARROWPASS_CACHE_DIR")
-    if given:
-        return Path(given) / "sessions"
-    import platformdirs
+    """Return the folder of bundles: within `cache_dir`, ``NARROWPASS_CACHE_DIR`` or the user's.
 
-    return Path(platformdirs.user_cache_dir("narrowpass")) / "sessions"
+    Raises:
+        UsageError: `cache_dir` cannot be the path of a folder.
+    """
+    return chosen_folder(cache_dir or None) / "sessions"
 
 
 class Store:
@@ -120,7 +120,8 @@ class Store:
             if not path.is_dir() or _distrusted(path):
                 return None
             bundle = open_bundle(path, unread=True)
-            os.utime(self._folder / f"{self._prefix}{_NOTE}")  # when it was used last
+            for used in (self._folder / f"{self._prefix}{_NOTE}", path):
+                os.utime(used)  # when it was used last
         except (NarrowpassError, OSError) as error:
             _log.info("the model is built again: %s", str(error))
             return None

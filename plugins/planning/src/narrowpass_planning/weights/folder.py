@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ PATIENCE = 60.0
 
 METHOD = ".method"
 """Suffix of the files of compiled methods, which begin with the key of their weights and a dot."""
+
+_BUNDLE = ".narrow"
+"""Suffix of bundles."""
 
 _LARGEST_NOTE = 1 << 12
 
@@ -204,15 +208,16 @@ def check(file: PackedFile) -> None:
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of packed weights in a cache folder.
+    """A file of packed weights in a cache folder, or a bundle in a folder there.
 
     Attributes:
-        path: of the file.
+        path: of the file, or of the bundle's folder.
         size: its bytes.
         used: the time of its last use, in seconds since 1970.
         problem: why it cannot be used; empty where it can.
         blocks: the number of its blocks.
         is_leftover: whether it is a temporary file of a writer that was killed.
+        is_bundle: whether it is a bundle, which others keep beside the packed weights.
     """
 
     path: Path
@@ -221,17 +226,18 @@ class Listed:
     problem: str
     blocks: int
     is_leftover: bool = False
+    is_bundle: bool = False
 
 
 def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed]:
-    """Return the files of a cache folder, last used first, with temporary files of killed writers.
+    """Return the files and bundles of a cache folder, last used first, and what writers left.
 
     Args:
         folder: of the files.
         packer: whose files are listed.
         verify: whether to read all blocks; `problem` then reports damage too.
     """
-    found = [] if not folder.is_dir() else _leftovers(folder)
+    found = [] if not folder.is_dir() else [*_leftovers(folder), *_bundles(folder)]
     distrusted = distrust_folder(folder)
     for path in sorted(folder.glob(f"*{packer.suffix}")) if folder.is_dir() else ():
         problem, blocks = "", 0
@@ -252,6 +258,16 @@ def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed
     return sorted(found, key=lambda item: -item.used)
 
 
+def _bundles(folder: Path) -> list[Listed]:
+    """Return the bundles in folders of the cache folder; the time of a bundle is its last use."""
+    found = []
+    for path in folder.glob(f"*/*{_BUNDLE}"):
+        with contextlib.suppress(OSError):  # somebody has just deleted it
+            size = sum(file.lstat().st_size for file in path.rglob("*"))
+            found.append(Listed(path, size, path.stat().st_mtime, "", 0, is_bundle=True))
+    return found
+
+
 def _leftovers(folder: Path) -> list[Listed]:
     """Return the files that killed writers left, if they are large enough to matter."""
     found = []
@@ -268,8 +284,9 @@ def _leftovers(folder: Path) -> list[Listed]:
 def prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
     """Delete files until `max_size` bytes are left: unusable ones, then the least recently used.
 
-    Processes that have one mapped keep it. Temporary files of killed writers are deleted too, and
-    compiled methods of weights that are not there; others are not counted.
+    Bundles that others keep in the folder count as files. Processes that have one mapped keep it.
+    Temporary files of killed writers are deleted too, and compiled methods of weights that are not
+    there; others are not counted.
 
     Returns:
         The files that were deleted.
@@ -296,6 +313,10 @@ def _prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
             continue
         if not item.problem and total + item.size <= max_size:
             total += item.size
+            continue
+        if item.is_bundle:
+            shutil.rmtree(item.path)
+            deleted.append(item)
             continue
         with _turn(item.path) as mine:
             if mine:
