@@ -139,6 +139,25 @@ def test_feeds_of_a_wrong_type_raise_as_onnxruntime_does():
         ours.run(bad)
 
 
+def test_an_initializer_that_the_options_replace():
+    """The node that reads it is onnxruntime's; the other matmul is ours."""
+    model = perceptron()
+    narrowpass_onnxruntime.register()
+    other = drawn(64, 256, scale=0.1)
+    options = settings()
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(other)
+    options.add_initializer("w", value)
+    data, x = model.SerializeToString(), {"x": drawn(3, 64)}
+    before = len(callbacks.groups())
+    session = onnxruntime.InferenceSession(data, options, providers=[NAME, CPU])
+    assert len(callbacks.groups()) == before + 1
+    theirs = onnxruntime.InferenceSession(data, options, providers=[CPU])
+    (expected,) = theirs.run(None, x)
+    assert np.abs(expected - cpu_session(model).run(None, x)[0]).max() > 0.1
+    # Accumulators in float32 over hundreds of elements, in another order.
+    np.testing.assert_allclose(session.run(None, x)[0], expected, rtol=0, atol=1e-4)
+
+
 def test_threads_share_a_session():
     model = perceptron()
     ours, theirs = our_session(model, threads=2), cpu_session(model)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import _thread
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from narrowpass_onnxruntime.provider.entries import ADDED
 from narrowpass_onnxruntime.provider.group import Group
 from narrowpass_onnxruntime.provider.library import failure, ffi, lib, one, ort, text
 from narrowpass_onnxruntime.provider.log import Log
@@ -59,7 +60,10 @@ def np_create_ep(ep: Any, options: Any, logger: Any) -> Any:
     """Create what the provider is in a session."""
 
     def create() -> None:
-        session = ProviderSession(Options.parse(_entries(options)), Log(logger))
+        entries = _entries(options)
+        replaced = frozenset(_with_prefix(entries, ADDED))
+        given = Options.parse(_with_prefix(entries, _PREFIX))
+        session = ProviderSession(given, Log(logger), replaced)
         ep.handle = _handle(session)
 
     return _guarded(create)
@@ -103,18 +107,21 @@ def np_forget(handle: Any) -> None:
 
 
 def _entries(options: Any) -> dict[str, str]:
-    """Return the provider's options among those of a session."""
+    """Return the entries of a session's configuration."""
     api = ort()
     pairs = one("OrtKeyValuePairs *", api.GetSessionOptionsConfigEntries, options)
     try:
         keys, values = ffi.new("const char *const **"), ffi.new("const char *const **")
         count = ffi.new("size_t *")
         api.GetKeyValuePairs(pairs, keys, values, count)
-        found = {text(keys[0][i]): text(values[0][i]) for i in range(count[0])}
+        return {text(keys[0][i]): text(values[0][i]) for i in range(count[0])}
     finally:
         api.ReleaseKeyValuePairs(pairs)
+
+
+def _with_prefix(entries: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {
-        name.removeprefix(_PREFIX): value
-        for name, value in found.items()
-        if name.startswith(_PREFIX)
+        name.removeprefix(prefix): value
+        for name, value in entries.items()
+        if name.startswith(prefix)
     }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from typing import Any
 
 from narrowpass.errors import BackendError
+from narrowpass_onnxruntime.provider.entries import ADDED
 
 NAME = "NarrowpassExecutionProvider"
 
@@ -34,3 +37,20 @@ def register() -> None:
                 f"{NAME} cannot be registered with onnxruntime {onnxruntime.__version__}: {error}; "
                 "sessions run on its own providers"
             ) from error
+        _note_added_initializers(onnxruntime.SessionOptions)
+
+
+def _note_added_initializers(options: Any) -> None:
+    """Let `add_initializer` leave an entry: onnxruntime shows providers the model's values only.
+
+    Args:
+        options: the class `onnxruntime.SessionOptions`.
+    """
+    add = options.add_initializer
+
+    @functools.wraps(add)
+    def adding(self: Any, name: str, value: Any) -> None:
+        add(self, name, value)
+        self.add_session_config_entry(f"{ADDED}{name}", "1")
+
+    options.add_initializer = adding

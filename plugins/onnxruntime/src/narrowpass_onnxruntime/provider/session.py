@@ -41,6 +41,8 @@ class ProviderSession:
     Args:
         options: of the provider.
         log: of the session.
+        replaced: names of initializers that the session's options replace, of which the provider is
+            shown those of the model.
 
     Raises:
         UsageError: the backend is not installed.
@@ -49,8 +51,8 @@ class ProviderSession:
         BackendError: it cannot run here.
     """
 
-    def __init__(self, options: Options, log: Log) -> None:
-        self._options, self._log = options, log
+    def __init__(self, options: Options, log: Log, replaced: frozenset[str] = frozenset()) -> None:
+        self._options, self._log, self._replaced = options, log, replaced
         registry = installed_plugins().registry
         backend = registry.backend(_BACKEND)
         if not isinstance(backend, ListsFallbacks):
@@ -125,7 +127,7 @@ class ProviderSession:
         """Return why nodes cannot be in groups, by their names."""
         reasons: dict[str, str] = {}
         for node in graph.nodes:
-            reason = _outside(graph, node)
+            reason = _outside(graph, node) or self._replacement(node)
             if reason:
                 reasons[node.name] = reason
         while True:
@@ -134,6 +136,12 @@ class ProviderSession:
             if not found:
                 return reasons
             reasons.update(found)
+
+    def _replacement(self, node: Node) -> str:
+        for name in (*node.inputs, *node.captured):
+            if name in self._replaced:
+                return f"options of the session replace {name!r}, and the provider is not shown it"
+        return ""
 
     def _fallbacks(self, graph: Graph, nodes: Sequence[Node]) -> dict[str, str]:
         if not nodes:
