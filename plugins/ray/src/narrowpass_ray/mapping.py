@@ -77,7 +77,6 @@ def map_batches(
         zero_copy_batch=True,
         compute=actor_pool(concurrency, num_cpus),
         num_cpus=num_cpus,
-        udf_modifying_row_count=False,
     )
 
 
