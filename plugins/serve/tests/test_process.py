@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import resource
 import signal
 import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from generate_kit import write_files
 from llama_kit import Shape, models_of
-from serve_kit import ServerProcess, matmul, row_of, strings, wait_until, weights
+from serve_kit import ServerProcess, matmul, row_of, strings, table, wait_until, weights
 
 import narrowpass
 
@@ -289,6 +293,36 @@ def test_the_second_signal_ends_at_once(tmp_path, number):
         thread.join(60)
         assert code == 128 + number
         assert isinstance(answers[0], OSError)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a limit of Linux")
+def test_memory_that_does_not_suffice(tmp_path):
+    """A request of 60 MB ends with an error, where the process may take 300 MB; others do not."""
+    with ServerProcess(f"m={table(tmp_path / 'm.narrow')}") as server:
+        pid = server.process.pid
+        status = Path(f"/proc/{pid}/status").read_text()
+        most = (int(re.search(r"VmSize:\s*(\d+) kB", status)[1]) << 10) + (300 << 20)
+        resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
+
+        def ask(rows):
+            size = {"binary_data_size": rows * 24}
+            given = {"name": "ids", "datatype": "INT64", "shape": [rows, 3], "parameters": size}
+            head = json.dumps({"inputs": [given]}).encode()
+            request = urllib.request.Request(
+                f"{server.url}/v2/models/m/infer",
+                head + bytes(rows * 24),
+                {"Inference-Header-Content-Length": str(len(head))},
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status
+
+        with ThreadPoolExecutor(1) as pool:
+            small = pool.submit(lambda: [ask(1) for _ in range(100)])
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                ask(2_500_000)
+            assert caught.value.code == 503
+            assert "memory" in caught.value.read().decode()
+            assert set(small.result()) == {200}
 
 
 @pytest.mark.parametrize(

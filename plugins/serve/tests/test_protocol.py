@@ -21,6 +21,9 @@ from serve_kit import (
     weights,
 )
 
+from narrowpass_serve.errors import RequestError
+from narrowpass_serve.protocol.tensors import MOST_JSON, to_json
+
 HEADER = "Inference-Header-Content-Length"
 TYPES = {
     "BOOL": (TensorProto.BOOL, np.bool_, [True, False]),
@@ -145,6 +148,13 @@ def test_results_that_json_has_not(server):
     answer = server.infer("half", tensor("x", np.array([[65504.0, 1.0]]), "FP16"))
     assert answer.status_code == 422
     assert "binary_data" in answer.json()["error"]
+
+
+def test_more_elements_than_json_is_good_for():
+    wide = np.broadcast_to(np.float32(0), (MOST_JSON + 1,))
+    with pytest.raises(RequestError, match="binary_data"):
+        to_json(wide, "output 'y'")
+    assert len(to_json(wide[1:], "output 'y'")) == MOST_JSON
 
 
 ROW = tensor("x", row_of(0))

@@ -153,6 +153,8 @@ def serve(
     if grpc_port is not None:
         _check_grpc()
     logging.getLogger("narrowpass.serve").setLevel(logging.INFO)
+    # Its warnings are one for each client that speaks no HTTP, which has its answer.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     metrics = Metrics()
     with contextlib.ExitStack() as stack:
         # A port that is taken is said before models are loaded.

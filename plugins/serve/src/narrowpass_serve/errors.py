@@ -26,7 +26,7 @@ def status_of(error: BaseException) -> int:
     """Return the status of HTTP that stands for an error."""
     if isinstance(error, RequestError):
         return error.status
-    if isinstance(error, MemoryError):
+    if _is_memory(error):
         return 503
     if isinstance(error, CancelledError):  # the client went away; nobody reads it
         return 499
@@ -35,6 +35,11 @@ def status_of(error: BaseException) -> int:
     if isinstance(error, DataError | UsageError):
         return 400
     return 500
+
+
+def _is_memory(error: BaseException | None) -> bool:
+    """Return whether there is too little memory; a backend names the method that needs it."""
+    return error is not None and (isinstance(error, MemoryError) or _is_memory(error.__cause__))
 
 
 def message_of(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from narrowpass_serve.models.sources import Source
 from narrowpass_serve.settings import Settings
 
 if TYPE_CHECKING:
-    from narrowpass import Plugins, Program
+    from narrowpass import Bundle, Plugins, Program
     from narrowpass_generate import Tokenizer
     from narrowpass_serve.metrics import Metrics
 
@@ -63,7 +63,8 @@ class Served:
     ) -> None:
         self.name, self.version = source.name, str(version)
         self._metrics = metrics
-        load = functools.partial(_load, source, settings, plugins)
+        bundle = _open(source, settings, plugins)
+        load = functools.partial(_load, bundle, settings, plugins)
         self._instances = [Instance(load) for _ in range(settings.instances)]
         first = self._instances[0].program
         join = settings.max_batch > 1
@@ -72,12 +73,12 @@ class Served:
             for instance in self._instances:
                 instance.prepare(settings.max_batch)
         self.default = "main" if "main" in self.methods else next(iter(self.methods))
-        self.stateful = bool(first.states)
+        self.stateful = bool(bundle.states)
         self.tokenizer: Tokenizer | None = None
         self.engine: Engine | None = None
         self.silent = ""
         try:
-            self.tokenizer = _tokenizer(source, first, plugins)
+            self.tokenizer = _tokenizer(source, bundle)
             self.engine = Engine(source.name, first, self.tokenizer, settings, metrics)
         except NarrowpassError as error:
             self.silent = str(error)
@@ -147,11 +148,22 @@ class Served:
                 rows.observe(count)
 
 
-def _load(source: Source, settings: Settings, plugins: Plugins | None) -> Program:
+def _open(source: Source, settings: Settings, plugins: Plugins | None) -> Bundle:
+    """Open the bundle that all programs of a version are compiled from.
+
+    Once: what replaces the files meanwhile is another version.
+    """
+    from narrowpass.driver import check_source, open_bundle
+
+    check_source(source.path)
+    return open_bundle(source.path, settings.backend, plugins=plugins, unread=True)
+
+
+def _load(bundle: Bundle, settings: Settings, plugins: Plugins | None) -> Program:
     from narrowpass import load
 
     return load(
-        source.path,
+        bundle,
         settings.backend,
         threads=settings.threads,
         require_native=settings.require_native,
@@ -161,22 +173,19 @@ def _load(source: Source, settings: Settings, plugins: Plugins | None) -> Progra
     )
 
 
-def _tokenizer(source: Source, program: Program, plugins: Plugins | None) -> Tokenizer:
-    """Return the tokenizer of a bundle that generates.
+def _tokenizer(source: Source, bundle: Bundle) -> Tokenizer:
+    """Return the tokenizer of a bundle that generates: one of its files, or one beside them.
 
     Raises:
         UsageError: it has no state, or no tokenizer.
+        DataError: a file of the tokenizer is damaged.
     """
-    from narrowpass.bundle import Bundle, is_bundle
     from narrowpass_generate import Tokenizer
 
-    if not program.states:
+    if not bundle.states:
         raise UsageError("the bundle has no state, such as KV caches")
-    assets: Mapping[str, bytes] = {}
-    if is_bundle(source.path):
-        assets = Bundle.load(source.path).assets
-    if "tokenizer.json" in assets:
-        return Tokenizer(assets, str(source.path))
+    if "tokenizer.json" in bundle.assets:
+        return Tokenizer(bundle.assets, str(source.path))
     return Tokenizer.load(source.path)
 
 

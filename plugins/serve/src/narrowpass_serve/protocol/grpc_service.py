@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -25,7 +26,7 @@ from narrowpass_serve.protocol.tensors import check_shape, from_bytes, strings_o
 
 if TYPE_CHECKING:
     from narrowpass_serve.models.methods import Method
-    from narrowpass_serve.protocol.inference import Inference
+    from narrowpass_serve.protocol.inference import Inference, Inferred
     from narrowpass_serve.settings import Settings
 
 _log = logging.getLogger("narrowpass.serve")
@@ -180,14 +181,19 @@ class _Service:
             protocol="grpc",
             large=request.ByteSize() > IN_LOOP,
         ) as inferred:
-            answer = self._messages["ModelInferResponse"](
-                model_name=inferred.model, model_version=inferred.version, id=inferred.request.id
-            )
-            for name, value in inferred.outputs.items():
-                datatype = datatype_of_array(value, f"output {name!r}")
-                answer.outputs.add(name=name, datatype=datatype, shape=value.shape)
-                answer.raw_output_contents.append(to_bytes(value))
-            return answer
+            if inferred.nbytes <= IN_LOOP:
+                return self._answer(inferred)
+            return await asyncio.to_thread(self._answer, inferred)
+
+    def _answer(self, inferred: Inferred) -> Any:
+        answer = self._messages["ModelInferResponse"](
+            model_name=inferred.model, model_version=inferred.version, id=inferred.request.id
+        )
+        for name, value in inferred.outputs.items():
+            datatype = datatype_of_array(value, f"output {name!r}")
+            answer.outputs.add(name=name, datatype=datatype, shape=value.shape)
+            answer.raw_output_contents.append(to_bytes(value))
+        return answer
 
 
 def _read(request: Any, method: Method) -> InferRequest:

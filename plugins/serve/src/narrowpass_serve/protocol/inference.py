@@ -42,6 +42,11 @@ class Inferred:
     version: str
     outputs: Arrays
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all outputs; a sequence, which the protocol does not have, counts as none."""
+        return sum(getattr(value, "nbytes", 0) for value in self.outputs.values())
+
 
 class Inference:
     """The operations of the protocol.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,9 @@ class Protocol:
             protocol="http",
             large=len(body) > IN_LOOP,
         ) as inferred:
-            return _answer(inferred)
+            if inferred.nbytes <= IN_LOOP:
+                return _answer(inferred)
+            return await asyncio.to_thread(_answer, inferred)
 
     async def _index(self, request: Request) -> Response:
         body = await request.body()

@@ -14,6 +14,10 @@ from narrowpass_serve.protocol.datatypes import BYTES, DTYPES
 
 Array = np.ndarray[Any, Any]
 
+MOST_JSON = 1 << 22
+"""Elements of an output in JSON at most: a number takes ten times its bytes there, and more while
+it is written."""
+
 _PREFIX = 4
 """Bytes of the length before each element of `BYTES`, little-endian."""
 
@@ -91,8 +95,14 @@ def to_json(array: Array, what: str) -> list[Any]:
     """Return the elements as a flat list.
 
     Raises:
-        RequestError: elements that JSON has no form of: NaN and infinities.
+        RequestError: elements that JSON has no form of, NaN and infinities; or too many.
     """
+    if array.size > MOST_JSON:
+        raise RequestError(
+            f"{what} has {array.size} elements, too many for JSON; ask for it with the parameter "
+            "binary_data",
+            422,
+        )
     if array.dtype == object or array.dtype.kind == "U":
         return [str(each) for each in array.flat]
     if array.dtype.kind in "iub":
