@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import threading
 import time
 import urllib.error
@@ -21,6 +22,8 @@ from llama_kit import Shape, models_of
 from serve_kit import ServerProcess, matmul, row_of, strings, table, wait_until, weights
 
 import narrowpass
+from narrowpass.errors import UsageError
+from narrowpass_serve.running import listen
 
 SHAPE = Shape(vocabulary=320, layers=1)
 CLIENTS = ("http", "grpc")
@@ -323,6 +326,17 @@ def test_memory_that_does_not_suffice(tmp_path):
             assert caught.value.code == 503
             assert "memory" in caught.value.read().decode()
             assert set(small.result()) == {200}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_answers_are_sent_without_delay(host):
+    """asyncio sends small parts at once (TCP_NODELAY) on sockets that name TCP."""
+    try:
+        found = listen(host, 0)
+    except UsageError:
+        pytest.skip(f"there is no {host}")
+    with found:
+        assert found.proto == socket.IPPROTO_TCP
 
 
 @pytest.mark.parametrize(
