@@ -119,7 +119,9 @@ def choosing_pass(max_error: str | None, metric: str | None, objective: str | No
     """
     if max_error is None:
         if metric is not None or objective is not None:
-            raise UsageError("a metric and an objective need an error (--max-error), such as rel:1e-2")
+            raise UsageError(
+                "a metric and an objective need an error (--max-error), such as rel:1e-2"
+            )
         return ""
     if metric is not None:
         max_error = f"{metric}:{max_error}"
