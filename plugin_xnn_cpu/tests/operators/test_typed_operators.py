@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import check, compile_model
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -349,3 +349,26 @@ def test_shapes_that_do_not_broadcast_name_the_node():
     program = compile_model(model_of("Add", ["int64"] * 2, [1, 1], "int64", 14))
     with pytest.raises(BackendError, match=r"'node'.*\[3\] and \[4\]"):
         program.run({"x0": np.arange(3), "x1": np.arange(4)})
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64, np.float64])
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize("clamp", ["Clip", "Relu"])
+def test_clamps_behind_typed_arithmetic_are_computed(dtype, kind, clamp):
+    """Only kernels of float32 have a clipping range that a Relu or Clip could be fused into."""
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs = ["z", "", "most"] if clamp == "Clip" else ["z"]
+    graph = helper.make_graph(
+        [helper.make_node(kind, ["x", "x2"], ["z"]), helper.make_node(clamp, inputs, ["y"])],
+        "g",
+        [helper.make_tensor_value_info(name, code, ["N"]) for name in ("x", "x2")],
+        [helper.make_tensor_value_info("y", code, ["N"])],
+        [numpy_helper.from_array(np.array(3, dtype), "most")] if clamp == "Clip" else [],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    x = np.arange(-5, 6).astype(dtype)
+    got = compile_model(model).run({"x": x, "x2": x[::-1].copy()})["y"]
+    function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[kind]
+    result = function(x, x[::-1])
+    expected = np.minimum(result, 3) if clamp == "Clip" else np.maximum(result, 0)
+    np.testing.assert_array_equal(got, expected, strict=True)

@@ -113,6 +113,8 @@ def fuse_clamp(op: Op, facts: Facts, version: Callable[[ir.Node], int]) -> None:
         return
     if op.clamped or op.function != "clamp" or op.residual_last:
         return
+    if not facts.is_float(op.output):
+        return  # kernels of integers and of double have no clipping range
     user = facts.only_user(op.output)
     if user is None or user.domain or user.inputs[0] is not op.output:
         return
