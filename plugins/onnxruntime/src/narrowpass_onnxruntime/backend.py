@@ -68,7 +68,7 @@ class OnnxRuntimeBackend(Backend):
         """
         from narrowpass_onnxruntime.node import node_session
 
-        return node_session(node, model, threads, self)
+        return node_session(node, model, threads, self.compile)
 
     def compile(self, bundle: Bundle, options: CompileOptions) -> Program:
         """Compile all methods of `bundle`.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 
@@ -14,7 +14,10 @@ from narrowpass.errors import BackendError, NarrowpassError
 from narrowpass.runtime.backend import CompileOptions
 
 if TYPE_CHECKING:
-    from narrowpass import Backend, Program
+    from narrowpass import Program
+
+Compile: TypeAlias = "Callable[[Bundle, CompileOptions], Program]"
+"""Compiles a bundle for onnxruntime; see `Backend.compile`."""
 
 _DRAWING = frozenset(
     {
@@ -74,7 +77,7 @@ class NodeSession:
     Args:
         model: of the node alone, with its initializers.
         threads: of a run.
-        backend: that compiles it.
+        compile_: compiles it.
 
     Attributes:
         kernel: for `explain`.
@@ -86,10 +89,10 @@ class NodeSession:
 
     kernel = "onnxruntime"
 
-    def __init__(self, model: ir.Model, threads: int, backend: Backend) -> None:
+    def __init__(self, model: ir.Model, threads: int, compile_: Compile) -> None:
         self._bundle = Bundle({"main": model}, states=())
         self._options = CompileOptions(threads=threads)
-        self._backend = backend
+        self._compile = compile_
         self._name = model.graph[0].name or model.graph.outputs[0].name
         self._program, self._process = self._compiled()
         self.inputs = tuple(value.name or "" for value in model.graph.inputs)
@@ -109,11 +112,11 @@ class NodeSession:
             raise BackendError(f"node {self._name!r} failed: {reason}") from error
 
     def _compiled(self) -> tuple[Program, int]:
-        return self._backend.compile(self._bundle, self._options), os.getpid()
+        return self._compile(self._bundle, self._options), os.getpid()
 
 
 def node_session(
-    node: ir.Node, model: ir.Model, threads: int, backend: Backend
+    node: ir.Node, model: ir.Model, threads: int, compile_: Compile
 ) -> NodeSession | None:
     """Return a node as a session; None for one that is left.
 
@@ -121,13 +124,13 @@ def node_session(
         node: with the types of its values.
         model: that it is of.
         threads: that a run may use.
-        backend: that compiles it.
+        compile_: compiles it.
     """
     reason = _left(node, model)
     if not reason:
         used = threads if node.op_type in _HEAVY else 1
         try:
-            return NodeSession(_alone(node, model), used, backend)
+            return NodeSession(_alone(node, model), used, compile_)
         except NarrowpassError as error:
             reason = str(error)
     _log.info("%s %r stays with the reference evaluator: %s", node.op_type, node.name, reason)
