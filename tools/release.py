@@ -4,7 +4,7 @@
 ``auditwheel`` and ``uv``:
 
 1. clone the commit that is checked out, and build an sdist of each distribution, and a wheel from
-   the sdist; twice, in two folders: the files must be the same bytes;
+   the sdist (of compiled ones, from the clone); twice: the files must be the same bytes;
 2. ``twine check --strict`` of all, ``auditwheel show`` of wheels with compiled code;
 3. install the wheels into an empty environment whose PATH has no compiler, and run the demo.
 
@@ -14,11 +14,14 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping
@@ -72,7 +75,25 @@ def build(clone: Path, into: Path, *, pure: bool) -> None:
     for name, folder in chosen(pure=pure).items():
         say(f"building {name}")
         command = sys.executable, "-m", "build", "--installer", "uv", "--outdir", into
-        run(*command, clone / folder, cwd=clone, env=env)
+        # Compilers write the source's path into what they emit: that of an unpacked sdist is random.
+        direct = ("--sdist", "--wheel") if is_compiled(clone / folder) else ()
+        run(*command, *direct, clone / folder, cwd=clone, env=env)
+    for sdist in into.glob("*.tar.gz"):
+        set_times(sdist, int(epoch))
+
+
+def set_times(sdist: Path, seconds: int) -> None:
+    """Write an sdist anew, its files in order, all of one time and owner: setuptools does not."""
+    with tarfile.open(sdist) as before:
+        members = sorted(before.getmembers(), key=lambda member: member.name)
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as after:
+            for member in members:
+                member.mtime, member.uid, member.gid = seconds, 0, 0
+                member.uname = member.gname = ""
+                member.pax_headers = {}
+                after.addfile(member, before.extractfile(member) if member.isfile() else None)
+    sdist.write_bytes(gzip.compress(buffer.getvalue(), mtime=seconds))
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -57,7 +57,7 @@ def test_metrics_are_the_worst_over_the_data(call, model, shifted, data):
     assert document["samples"] == 4
     assert document["met"] is None
     shown = compare.help
-    for key in (*document, *found):
+    for key in (*document.keys() - {"version"}, *found):
         assert key in shown
 
 
@@ -149,7 +149,7 @@ def test_bench(call, model):
     seconds = [row["seconds"] for row in document["profile"]]
     assert seconds == sorted(seconds, reverse=True)
     shown = bench.help
-    for key in (*document, *latency):
+    for key in (*document.keys() - {"version"}, *latency):
         assert key in shown
 
 

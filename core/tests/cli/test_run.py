@@ -49,7 +49,7 @@ def test_json(call, model, x):
     document = call("run", model, "--input", "x.npz", "--json").json
     [row] = document["outputs"]
     assert (row["name"], row["dtype"], row["shape"]) == ("y", "float32", [2, 3])
-    for key in (*document, *row):
+    for key in (*document.keys() - {"version"}, *row):
         assert key in app.get_command(click.Context(app), "run").help
 
 

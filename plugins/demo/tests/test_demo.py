@@ -42,7 +42,7 @@ def test_no_passes(call, tmp_path):
         sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in weights)
     }
     shown = demo.help
-    for key in (*document, *original):
+    for key in (*document.keys() - {"version"}, *original):
         assert key in shown
     assert list(tmp_path.iterdir()) == []
 
