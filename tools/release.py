@@ -75,7 +75,7 @@ def build(clone: Path, into: Path, *, pure: bool) -> None:
     for name, folder in chosen(pure=pure).items():
         say(f"building {name}")
         command = sys.executable, "-m", "build", "--installer", "uv", "--outdir", into
-        # Compilers write the source's path into what they emit: that of an unpacked sdist is random.
+        # Compilers write paths into what they emit; that of an unpacked sdist is random.
         direct = ("--sdist", "--wheel") if is_compiled(clone / folder) else ()
         run(*command, *direct, clone / folder, cwd=clone, env=env)
     for sdist in into.glob("*.tar.gz"):
