@@ -32,6 +32,7 @@ FIRST_PARTY = (
     "huggingface",
     "int4",
     "int8-sym",
+    "ray",
     "reference",
     "report",
     "serve",

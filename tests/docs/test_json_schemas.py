@@ -68,6 +68,8 @@ CASES = [
     ("tune list", ""),
     ("tune prune", ""),
     ("generate", "tiny.narrow hello --tokens 2 --greedy"),
+    ("ray map", "m.narrow --input rows.jsonl --output results"),
+    ("ray sweep", "m.onnx --data data.npz --grid fold --output sweep --runs 1"),
 ]
 """Commands with their arguments, in a folder that `folder` prepares."""
 
@@ -116,6 +118,7 @@ def folder(tmp_path, monkeypatch):
     onnx.save(proto, "w.onnx")
     np.save("x.npy", x)
     np.savez("data.npz", x=x)
+    Path("rows.jsonl").write_text('{"x": [1, 2, 3, 4]}\n' * 2, encoding="utf-8")
     return tmp_path
 
 
@@ -173,6 +176,10 @@ def printed(command, arguments):
     return json.loads(done.stdout)
 
 
+# Ray warns of its own use of its own options.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(("command", "arguments"), CASES, ids=lambda text: text or "-")
 def test_documents_fit_their_schemas(folder, command, arguments):
     prepare(command, folder)

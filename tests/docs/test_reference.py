@@ -117,7 +117,12 @@ def test_environment_variables(page):
     described = set(
         re.findall(r"^`(NARROWPASS_\w+)`$", page("reference/environment.md"), re.MULTILINE)
     )
-    patterns = ("ir/src/**/*.py", "core/src/**/*.py", "plugin*/**/src/**/*.py")
+    patterns = (
+        "ir/src/**/*.py",
+        "core/src/**/*.py",
+        "plugin*/**/src/**/*.py",
+        "plugin*/**/build_tools/*.py",
+    )
     sources = [source for pattern in patterns for source in ROOT.glob(pattern)]
     used = {
         name

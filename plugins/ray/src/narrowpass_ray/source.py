@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from narrowpass.calibration.samples import READ_ERRORS
+from narrowpass_ir.npz import READ_ERRORS
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.boundary import sentence
 from narrowpass_ray.arrow import column_of

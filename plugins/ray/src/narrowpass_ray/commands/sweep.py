@@ -111,8 +111,8 @@ def sweep(
     model as it was, and the worst error of all outputs and samples; a star marks the Pareto front
     of time and error.
 
-    The JSON document is a list of trials with the keys pipeline, error, bytes, before, seconds,
-    seconds_before, metrics, samples, took and front.
+    The JSON document has the key trials: pipeline, error, bytes, before, seconds, seconds_before,
+    metrics, samples, took and front of each.
     """
     from narrowpass.bundle import Bundle, MethodReport, Report
     from narrowpass.driver import check_source
@@ -137,7 +137,8 @@ def sweep(
         bundle = Bundle({"main": load_model(model)}, reports=(Report("sweep", {"main": shown}),))
         write(bundle, f"sweep of {model}")
     if as_json:
-        print_json([{**asdict(trial), "front": trial in front} for trial in trials])
+        rows = [{**asdict(trial), "front": trial in front} for trial in trials]
+        print_json({"trials": rows})
     else:
         _print(trials, front)
     if any(trial.error for trial in trials):
