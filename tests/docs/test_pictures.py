@@ -73,6 +73,18 @@ def test_the_picture_of_the_pipeline_is_current():
     assert text == pipeline_picture.draw(), "run python tools/pipeline_picture.py"
 
 
+def test_the_picture_of_run_times_has_the_figures_of_the_comparison():
+    import speed_picture
+
+    text = speed_picture.PAGE.read_text("utf-8")
+    assert speed_picture.FILE.read_text("utf-8") == speed_picture.draw(text), (
+        "run python tools/speed_picture.py"
+    )
+    models = speed_picture.bars(text)
+    assert len(models) >= 7
+    assert all([strong for *_, strong in rows] == [False, True] * 2 for _, rows in models)
+
+
 def test_readme_has_the_figures_of_the_comparison():
     import readme_table
 
@@ -95,7 +107,7 @@ def test_of_several_rows_of_a_model_the_first_counts():
     ]
 
 
-@pytest.mark.parametrize("name", ["pipeline.svg", "rooms.svg"])
+@pytest.mark.parametrize("name", ["pipeline.svg", "rooms.svg", "speed.svg"])
 def test_pictures_are_well_formed(name):
     root = ElementTree.fromstring((ROOT / "docs" / "images" / name).read_text("utf-8"))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
