@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import EncodeError  # type: ignore[import-untyped]  # has no stubs
+from google.protobuf.message import EncodeError
 
 from narrowpass.bundle._plan import Plan
 from narrowpass.bundle.manifest import (

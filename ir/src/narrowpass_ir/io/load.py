@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has none
+from google.protobuf.message import DecodeError
 
 from narrowpass_ir.arguments import path_of
 from narrowpass_ir.errors import ModelError, UsageError, VerificationError

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has none
+from google.protobuf.message import DecodeError
 
 from narrowpass.errors import ModelError, NarrowpassError, VerificationError
 from narrowpass_ir.io import load_model, load_proto
