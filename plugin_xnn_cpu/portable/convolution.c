@@ -138,7 +138,8 @@ static void store(const convolution *op, const void *acc, const float *scales, s
 }
 
 /* The pixel of the input that a tap of an output pixel reads; NULL for padding. */
-static const uint8_t *pixel_of(const convolution *op, size_t image, size_t y, size_t x, size_t tap) {
+static const uint8_t *pixel_of(const convolution *op, size_t image, size_t y, size_t x,
+                               size_t tap) {
   const size_t row = source_of(op, y, tap / op->kernel_width, op->stride_height,
                                op->dilation_height, op->top, op->height);
   const size_t column = source_of(op, x, tap % op->kernel_width, op->stride_width,

@@ -30,7 +30,8 @@ static enum xnn_status create(void (*run)(const struct xnn_operator *), enum kin
   if (depth == 0 || outputs == 0 || !(low <= high)) return xnn_status_invalid_parameter;
   matmul *op = np_portable_new(sizeof *op, run, out);
   if (op == NULL) return xnn_status_out_of_memory;
-  const size_t width = kind == F32 || kind == F32_INT8 ? np_portable_width(kind == F32) : NP_COLUMNS;
+  const bool is_read = kind == F32 || kind == F32_INT8; /* by GEMV kernels */
+  const size_t width = is_read ? np_portable_width(kind == F32) : NP_COLUMNS;
   op->layout = (np_panel_layout){depth, outputs, width, element, scales != NULL};
   op->low = low;
   op->high = high;
