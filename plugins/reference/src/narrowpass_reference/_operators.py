@@ -16,6 +16,7 @@ from onnx.reference.ops import load_op
 
 from narrowpass_reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
 from narrowpass_reference._convolutions import Conv, ConvTranspose
+from narrowpass_reference._normalization import LayerNormalization, RMSNormalization
 from narrowpass_reference._numeric import (
     GatherElements,
     GatherND,
@@ -226,6 +227,7 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "If": (If, 1, _NEWEST),
         "LRN": (LRN, 1, _NEWEST),
         "LSTM": (RecurrentOperator, 1, _NEWEST),
+        "LayerNormalization": (LayerNormalization, 17, _NEWEST),
         "LogSoftmax": (CoercingSoftmax, 1, 13),
         "Loop": (Loop, 1, _NEWEST),
         "LpNormalization": (LpNormalization, 1, _NEWEST),
@@ -237,6 +239,7 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "Optional": (Optional, 1, _NEWEST),
         "Pad": (Pad, 1, _NEWEST),
         "QuantizeLinear": (QuantizeLinear, 10, _NEWEST),
+        "RMSNormalization": (RMSNormalization, 23, _NEWEST),
         "RNN": (RecurrentOperator, 1, _NEWEST),
         "Resize": (Resize, 11, _NEWEST),
         "RoiAlign": (RoiAlign, 10, 16),
