@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from narrowpass.errors import BackendError
-from narrowpass_planning.graph.facts import NARROW, Facts
+from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
@@ -179,7 +179,7 @@ def _gather(op: Op, builder: Builder) -> None:
         builder.compute(GatherBlocks(in_blocks), [builder.slot_of(indices)], op.output)
         return
     narrow = builder.facts.weight(given).narrow if builder.facts.is_constant(given) else None
-    if narrow is not None and builder.facts.dtype(given) in NARROW:
+    if narrow is not None and builder.facts.is_float(given):
         # An embedding of narrow floats is not upcast as a whole, only the gathered rows are.
         table = builder.constant_slot(given.name or "", narrow.view())
         taken = Slot(op.output.name or "", table.dtype)
