@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from narrowpass.errors import DataError
-from narrowpass_ir.feeds import FeedChecker
+from narrowpass_ir.data.feeds import FeedChecker
 
 F32 = np.float32
 

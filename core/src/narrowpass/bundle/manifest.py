@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from narrowpass.errors import BundleError
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.siblings import MARKER
 
 FORMAT = "narrowpass bundle"

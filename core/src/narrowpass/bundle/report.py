@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.boundary import translate_errors
 from narrowpass_ir.arguments import path_of
-from narrowpass_ir.arrays import is_fed, plain_array
-from narrowpass_ir.npz import read_npz
+from narrowpass_ir.data.arrays import is_fed, plain_array
+from narrowpass_ir.data.npz import read_npz
 
 if TYPE_CHECKING:
     from narrowpass.runtime.arrays import Feeds

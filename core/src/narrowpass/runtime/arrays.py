@@ -9,6 +9,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 Feeds = Mapping[str, Any]
-"""Arrays by input name: of numpy, or of any library that `narrowpass_ir.arrays` reads."""
+"""Arrays by input name: of numpy, or of any library that `narrowpass_ir.data.arrays` reads."""
 
 Outputs = dict[str, "np.ndarray[Any, Any]"]

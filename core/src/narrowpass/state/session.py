@@ -16,7 +16,7 @@ import numpy as np
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass_ir.arguments import Uncopied, count_of, kind_of, path_of
-from narrowpass_ir.arrays import plain_arrays
+from narrowpass_ir.data.arrays import plain_arrays
 from narrowpass_ir.files import replacing_file
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io import MappedTensor
 from narrowpass_ir.tensors.streaming import CHUNK, Digest, default_threads, stream

@@ -22,7 +22,7 @@ from narrowpass import Histogram
 from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass_int8_sym.calibration.histogram import Array
 from narrowpass_int8_sym.calibration.observers import Range
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.files import create_folder, replacing_file
 
 FORMAT = "narrowpass calibration 1"

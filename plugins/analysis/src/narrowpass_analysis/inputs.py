@@ -16,8 +16,8 @@ from narrowpass.cli.options import split_pair
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.options import suggest
 from narrowpass.runtime.backend import Outputs
-from narrowpass_ir.feeds import FeedChecker
-from narrowpass_ir.npz import READ_ERRORS
+from narrowpass_ir.data.feeds import FeedChecker
+from narrowpass_ir.data.npz import READ_ERRORS
 
 Array = np.ndarray[Any, Any]
 

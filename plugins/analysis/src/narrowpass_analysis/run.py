@@ -67,7 +67,7 @@ def run(
     from narrowpass.driver import open_bundle
     from narrowpass.runtime.backend import CompileOptions, compile_bundle
     from narrowpass_analysis.inputs import check_given, files_of, read_inputs
-    from narrowpass_ir.feeds import FeedChecker
+    from narrowpass_ir.data.feeds import FeedChecker
     from narrowpass_ir.files import check_result_file
 
     if output is not None:

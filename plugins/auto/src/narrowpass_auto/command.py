@@ -135,7 +135,7 @@ def import_(source: Path) -> None:
 
 def _read(source: Path) -> list[Entry]:
     from narrowpass_auto.measure.database import Entry, numbers_of
-    from narrowpass_ir.documents import parse_json
+    from narrowpass_ir.data.documents import parse_json
 
     try:
         document = parse_json(source.read_bytes())

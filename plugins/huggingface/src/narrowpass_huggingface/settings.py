@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from narrowpass_decoders import Rotary, rotary
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.errors import ModelError
 
 ACTIVATIONS = {

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_decoders import Dense, Matrix
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io import ConvertedTensor, MappedFile, MappedTensor
 

@@ -28,7 +28,7 @@ from narrowpass.runtime.requests import (
     write_outputs,
 )
 from narrowpass_ir.arguments import count_of
-from narrowpass_ir.feeds import FeedChecker
+from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.verify import Signature
 from narrowpass_onnxruntime.model import Prepared, prepare
 from narrowpass_onnxruntime.provider.entries import LEFT_ALONE

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.boundary import sentence
-from narrowpass_ir.npz import READ_ERRORS
+from narrowpass_ir.data.npz import READ_ERRORS
 from narrowpass_ray.arrow import column_of
 from narrowpass_ray.places import Place
 from narrowpass_ray.rows import Column, count_rows

@@ -13,10 +13,10 @@ from narrowpass import hookimpl
 
 if TYPE_CHECKING:
     from narrowpass import Backend
-    from narrowpass_reference._operators import replacement
-    from narrowpass_reference._recurrent import Recurrent
     from narrowpass_reference.backend import ReferenceBackend
     from narrowpass_reference.nodes import NodeEvaluator
+    from narrowpass_reference.operators.recurrent import Recurrent
+    from narrowpass_reference.operators.replacing import replacement
     from narrowpass_reference.program import ReferenceProgram
     from narrowpass_reference.threads import blas_threads
 
@@ -32,11 +32,11 @@ __all__ = [
 
 _MODULE_OF = {
     "NodeEvaluator": "nodes",
-    "Recurrent": "_recurrent",
+    "Recurrent": "operators.recurrent",
     "ReferenceBackend": "backend",
     "ReferenceProgram": "program",
     "blas_threads": "threads",
-    "replacement": "_operators",
+    "replacement": "operators.replacing",
 }
 
 

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpFunction, OpFunctionContextDependant, RuntimeContextError
 
 from narrowpass.errors import BackendError
-from narrowpass_reference._operators import replacement
+from narrowpass_reference.operators.replacing import replacement
 
 Value = Any
 """What runs through the evaluator: an array, a list of arrays, or None."""

@@ -20,7 +20,7 @@ from narrowpass.runtime.requests import (
     write_outputs,
 )
 from narrowpass_ir.arguments import count_of
-from narrowpass_ir.feeds import FeedChecker
+from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.verify import Signature
 from narrowpass_reference._evaluator import Evaluator, Value
 from narrowpass_reference._graph import constant_array, create_evaluator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from narrowpass.errors import UsageError
 from narrowpass.framework.instruments import Instrument
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from narrowpass.state.plain import states_of
-from narrowpass_ir.feeds import FeedChecker
+from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.verify import Signature
 from narrowpass_planning.program.compiler import MethodCompiler

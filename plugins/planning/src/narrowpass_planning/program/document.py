@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from narrowpass.runtime.backend import NodePlan
-from narrowpass_ir.feeds import FeedChecker, FeedSpec
+from narrowpass_ir.data.feeds import FeedChecker, FeedSpec
 from narrowpass_planning.host.nodes import HostUnit
 from narrowpass_planning.plan.partition import Partition, ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode, ShapeSource

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.runtime.backend import NodePlan
-from narrowpass_ir.feeds import FeedChecker
+from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_planning.branches.deciding import Decisions, WrongBranchError, decide, decides
 from narrowpass_planning.branches.selecting import select
 from narrowpass_planning.plan.bound import BoundPartition

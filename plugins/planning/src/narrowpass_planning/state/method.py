@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowpass.errors import BackendError, UsageError
-from narrowpass_ir.feeds import FeedChecker
+from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.state import State
 from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool

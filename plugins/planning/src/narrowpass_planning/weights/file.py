@@ -44,7 +44,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from narrowpass.errors import ModelError
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.io import MappedFile
 from narrowpass_planning.weights.entry import ALIGNMENT, Entry
 from narrowpass_planning.weights.packer import Packer, UnusableError

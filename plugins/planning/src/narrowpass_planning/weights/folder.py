@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from narrowpass.errors import NarrowpassError, OutputError, UsageError
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_planning.weights.entry import Entry
 from narrowpass_planning.weights.file import HEADER, PackedFile, UntrustedError, write
 from narrowpass_planning.weights.packer import Packer, UnusableError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from narrowpass_reference._kernel_windows import KernelWindow
+from narrowpass_reference.operators.kernel_windows import KernelWindow
 
 Array = np.ndarray[Any, Any]
 

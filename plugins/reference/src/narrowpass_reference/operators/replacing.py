@@ -14,10 +14,10 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
-from narrowpass_reference._control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
-from narrowpass_reference._convolutions import Conv, ConvTranspose
-from narrowpass_reference._normalization import LayerNormalization, RMSNormalization
-from narrowpass_reference._numeric import (
+from narrowpass_reference.operators.control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
+from narrowpass_reference.operators.convolutions import Conv, ConvTranspose
+from narrowpass_reference.operators.normalization import LayerNormalization, RMSNormalization
+from narrowpass_reference.operators.numeric import (
     GatherElements,
     GatherND,
     LogSoftmax,
@@ -31,7 +31,7 @@ from narrowpass_reference._numeric import (
     Unsqueeze,
     log_softmax,
 )
-from narrowpass_reference._pools import (
+from narrowpass_reference.operators.pools import (
     AveragePool,
     GlobalLpPool,
     GlobalMaxPool,
@@ -39,10 +39,10 @@ from narrowpass_reference._pools import (
     LpPool,
     MaxPool,
 )
-from narrowpass_reference._quantization import QuantizeLinear
-from narrowpass_reference._recurrent import RecurrentOperator
-from narrowpass_reference._resize import Resize
-from narrowpass_reference._sampling import GridSample, RoiAlign, Upsample
+from narrowpass_reference.operators.quantization import QuantizeLinear
+from narrowpass_reference.operators.recurrent import RecurrentOperator
+from narrowpass_reference.operators.resize import Resize
+from narrowpass_reference.operators.sampling import GridSample, RoiAlign, Upsample
 
 Array = np.ndarray[Any, Any]
 

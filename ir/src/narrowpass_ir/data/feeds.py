@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_ir.arguments import suggest
-from narrowpass_ir.arrays import plain_arrays
+from narrowpass_ir.data.arrays import plain_arrays
 from narrowpass_ir.errors import DataError
 
 Dim = int | str | None
@@ -68,8 +68,9 @@ class FeedChecker:
 
         Args:
             feeds: an array for each tensor input, of exactly its dtype, of numpy or of another
-                library (see `narrowpass_ir.arrays.plain_array`); a list of arrays for a sequence;
-                either or None for an optional. An input with an initializer may be left out.
+                library (see `narrowpass_ir.data.arrays.plain_array`); a list of arrays for a
+                sequence; either or None for an optional. An input with an initializer may be left
+                out.
 
         Returns:
             The feeds as plain numpy arrays, of the same memory where that is possible.

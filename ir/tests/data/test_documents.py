@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from narrowpass_ir.documents import parse_json
+from narrowpass_ir.data.documents import parse_json
 
 HARD = {
     "an object that is nested": (b'{"a":' * 200 + b"1" + b"}" * 200, "nested too deep"),

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from narrowpass_ir.arrays import is_fed, plain_array
+from narrowpass_ir.data.arrays import is_fed, plain_array
 from narrowpass_ir.errors import DataError
 
 NARROW = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from narrowpass_reference._activations import Function, activations
+from narrowpass_reference.operators.activations import Function, activations
 
 Array = np.ndarray[Any, Any]
 States = tuple[Array, ...]
