@@ -78,7 +78,7 @@ def test_a_method_runs_elsewhere(matmul, tmp_path, pipeline, backend):
     convert("convert", tmp_path / "m.narrow", out)
     onnx.checker.check_model(out, full_check=True)
     assert {node.domain for node in onnx.load(out).graph.node} <= {"", "ai.onnx"}
-    # 64 float32 terms in another order.
+    # 64 float32 terms are accumulated in another order.
     np.testing.assert_allclose(run(out, {"x": x}), wanted, rtol=1e-4, atol=1e-4)
 
 

@@ -76,7 +76,7 @@ def test_int8_without_samples_is_dynamic(proto, samples, wanted, tmp_path):
 
 def test_optimize_alone_keeps_outputs(proto, samples, wanted):
     bundle = narrowpass.optimize(proto)
-    # Dot products of 64 float32 terms in another order.
+    # 64 float32 terms are accumulated in another order.
     np.testing.assert_allclose(outputs(bundle, samples), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_a_module_and_its_tensors(backend):
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     if backend == "onnxruntime":
-        pytest.importorskip("onnxruntime")
+        pytest.importorskip("narrowpass_onnxruntime")
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh()).eval()
     x = torch.randn(3, 6)
@@ -105,7 +105,7 @@ def test_a_module_and_its_tensors(backend):
             (tensors,) = program.run({name: x}).values()
             (arrays,) = program.run({name: x.numpy()}).values()
             np.testing.assert_array_equal(tensors, arrays)
-            # Six terms of a dot product in another order, and tanh within a few units.
+            # Six terms are accumulated in another order; tanh is within a few units.
             np.testing.assert_allclose(tensors, module(x).detach(), rtol=1e-5, atol=1e-5)
 
 

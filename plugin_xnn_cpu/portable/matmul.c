@@ -161,6 +161,18 @@ static void run_rows_int8(const struct xnn_operator *base) {
 
 /* The interface */
 
+/* How operators of types without quantized rows are sized and set up. */
+#define SIZE_AND_SET_UP(types, run)                                                              \
+  enum xnn_status xnn_reshape_fully_connected_nc_##types(xnn_operator_t op, size_t batch_size,   \
+                                                         pthreadpool_t threadpool) {             \
+    (void)threadpool;                                                                            \
+    return size_matmul(op, run, batch_size);                                                     \
+  }                                                                                              \
+  enum xnn_status xnn_setup_fully_connected_nc_##types(xnn_operator_t op, const void *input,     \
+                                                       void *output) {                           \
+    return np_portable_set_up(op, input, NULL, output);                                          \
+  }
+
 enum xnn_status xnn_create_fully_connected_nc_f32(size_t input_channels, size_t output_channels,
                                                   size_t input_stride, size_t output_stride,
                                                   const void *kernel, const void *bias,
@@ -173,16 +185,7 @@ enum xnn_status xnn_create_fully_connected_nc_f32(size_t input_channels, size_t 
                 output_min, output_max, flags, weights_cache, op_out);
 }
 
-enum xnn_status xnn_reshape_fully_connected_nc_f32(xnn_operator_t op, size_t batch_size,
-                                                   pthreadpool_t threadpool) {
-  (void)threadpool;
-  return size_matmul(op, run_f32, batch_size);
-}
-
-enum xnn_status xnn_setup_fully_connected_nc_f32(xnn_operator_t op, const void *input,
-                                                 void *output) {
-  return np_portable_set_up(op, input, NULL, output);
-}
+SIZE_AND_SET_UP(f32, run_f32)
 
 /* Weights of float16 are upcast before they are packed where there is no GEMM for them. */
 enum xnn_status xnn_create_fully_connected_nc_f16(size_t input_channels, size_t output_channels,
@@ -222,16 +225,7 @@ enum xnn_status xnn_create_fully_connected_nc_bf16_f32(size_t input_channels,
                 output_min, output_max, flags, weights_cache, op_out);
 }
 
-enum xnn_status xnn_reshape_fully_connected_nc_bf16_f32(xnn_operator_t op, size_t batch_size,
-                                                        pthreadpool_t threadpool) {
-  (void)threadpool;
-  return size_matmul(op, run_bf16, batch_size);
-}
-
-enum xnn_status xnn_setup_fully_connected_nc_bf16_f32(xnn_operator_t op, const void *input,
-                                                      void *output) {
-  return np_portable_set_up(op, input, NULL, output);
-}
+SIZE_AND_SET_UP(bf16_f32, run_bf16)
 
 enum xnn_status xnn_create_fully_connected_nc_f32_qc8w(
     size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
@@ -242,16 +236,7 @@ enum xnn_status xnn_create_fully_connected_nc_f32_qc8w(
                 kernel_scale, 1.0f, output_min, output_max, flags, weights_cache, op_out);
 }
 
-enum xnn_status xnn_reshape_fully_connected_nc_f32_qc8w(xnn_operator_t op, size_t batch_size,
-                                                        pthreadpool_t threadpool) {
-  (void)threadpool;
-  return size_matmul(op, run_f32_int8, batch_size);
-}
-
-enum xnn_status xnn_setup_fully_connected_nc_f32_qc8w(xnn_operator_t op, const void *input,
-                                                      void *output) {
-  return np_portable_set_up(op, input, NULL, output);
-}
+SIZE_AND_SET_UP(f32_qc8w, run_f32_int8)
 
 enum xnn_status xnn_create_fully_connected_nc_qs8_qc8w(
     size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,
@@ -271,16 +256,7 @@ enum xnn_status xnn_create_fully_connected_nc_qs8_qc8w(
   return xnn_status_success;
 }
 
-enum xnn_status xnn_reshape_fully_connected_nc_qs8_qc8w(xnn_operator_t op, size_t batch_size,
-                                                        pthreadpool_t threadpool) {
-  (void)threadpool;
-  return size_matmul(op, run_int8, batch_size);
-}
-
-enum xnn_status xnn_setup_fully_connected_nc_qs8_qc8w(xnn_operator_t op, const void *input,
-                                                      void *output) {
-  return np_portable_set_up(op, input, NULL, output);
-}
+SIZE_AND_SET_UP(qs8_qc8w, run_int8)
 
 enum xnn_status xnn_create_fully_connected_nc_qd8_f32_qc8w(
     size_t input_channels, size_t output_channels, size_t input_stride, size_t output_stride,

@@ -106,9 +106,9 @@ def check_not_source(out: str | os.PathLike[str], sources: Iterable[object]) -> 
         UsageError: `out` is one of the files that are read.
     """
     for source in sources:
+        # Not pathlib's `exists`: a name that is too long is no reason to raise here.
         if not isinstance(source, (str, os.PathLike)) or not os.path.exists(out):  # noqa: PTH110
             continue
-        # Not pathlib's: a name that is too long is no reason to raise here.
         if os.path.exists(source) and Path(source).samefile(out):  # noqa: PTH110
             what = "the model" if os.fspath(source).endswith(".onnx") else "a file"
             raise UsageError(
@@ -130,6 +130,7 @@ def check_result_file(path: str, option: str, sources: Iterable[str]) -> None:
     check_not_source(path, sources)
     real = Path(os.path.realpath(path))
     for source in sources:
+        # Not pathlib's `is_dir`, either.
         if os.path.isdir(source) and real.is_relative_to(os.path.realpath(source)):  # noqa: PTH112
             raise UsageError(
                 f"{option} {path}: is inside {source}, which is read, and is not written to; "

@@ -175,7 +175,7 @@ def choose_method(method: str | None, methods: Sequence[str]) -> str:
     listing = ", ".join(methods)
     if method is not None:
         if method not in methods:
-            from narrowpass.framework.options import suggest
+            from narrowpass_ir.arguments import suggest
 
             raise UsageError(
                 f"--method {method}: there is no such method{suggest(method, methods)}; "

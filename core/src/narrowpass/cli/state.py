@@ -11,8 +11,8 @@ import click
 
 from narrowpass.cli.output import visible
 from narrowpass.errors import PluginError
-from narrowpass.framework.options import suggest
 from narrowpass.framework.plugins import Plugins, Registry, load_plugins
+from narrowpass_ir.arguments import suggest
 
 F = TypeVar("F", bound=Callable[..., Any])
 

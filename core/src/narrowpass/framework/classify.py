@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from narrowpass.errors import PassError, PluginError
 from narrowpass.framework.boundary import translate_errors
-from narrowpass.framework.options import suggest
+from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

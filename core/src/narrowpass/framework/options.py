@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from narrowpass.errors import PluginError
 from narrowpass.framework.boundary import translate_errors
-from narrowpass_ir.arguments import suggest as suggest  # noqa: PLC0414  # public here, too
+from narrowpass_ir.arguments import suggest
 
 OptionText = str | tuple[str, ...]
 """The text of one value: a scalar, or the items of a list."""

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass.framework.options import suggest
-from narrowpass_ir.arguments import kind_of, names_of
+from narrowpass_ir.arguments import kind_of, names_of, suggest
 
 _Method = TypeVar("_Method")
 _Array = np.ndarray[Any, Any]

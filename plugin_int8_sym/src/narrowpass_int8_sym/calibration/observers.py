@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 import numpy as np
 
 from narrowpass.errors import DataError, UsageError
-from narrowpass.framework.options import suggest
 from narrowpass.runtime.meters import Counts, Extremes
 from narrowpass_int8_sym.calibration import entropy, l2
 from narrowpass_int8_sym.calibration.histogram import Histogram
 from narrowpass_int8_sym.calibration.spread import add_counts
+from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
     from narrowpass import Histogram as Compact

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from narrowpass.cli.options import split_pair
 from narrowpass.errors import DataError, UsageError
-from narrowpass.framework.options import suggest
 from narrowpass.runtime.backend import Outputs
+from narrowpass_ir.arguments import suggest
 from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.data.npz import READ_ERRORS
 

@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 
 from narrowpass.errors import DataError
-from narrowpass.framework.options import suggest
+from narrowpass_ir.arguments import suggest
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

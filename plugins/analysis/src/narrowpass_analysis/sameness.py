@@ -12,7 +12,7 @@ import click
 from narrowpass.cli.options import choose_method
 from narrowpass.cli.output import print_json, print_table, progress, visible
 from narrowpass.errors import ToleranceError, UsageError
-from narrowpass.framework.options import suggest
+from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle

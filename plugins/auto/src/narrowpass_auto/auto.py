@@ -11,7 +11,6 @@ import onnx_ir as ir
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError, UsageError
 from narrowpass.framework.classify import matching_nodes
-from narrowpass.framework.options import suggest
 from narrowpass.runtime.oracle import oracle
 from narrowpass_auto.agreement import CONFIDENCE, proven_agreement, rows_to_prove
 from narrowpass_auto.choice.offers import Offers
@@ -27,6 +26,7 @@ from narrowpass_auto.measure.database import Database, default_path, processor_t
 from narrowpass_auto.measure.evaluation import Evaluation, Evaluator
 from narrowpass_auto.measure.kernels import measure_offers
 from narrowpass_auto.measure.models import model_key
+from narrowpass_ir.arguments import suggest
 from narrowpass_ir.sizes import count_bytes
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ import numpy as np
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass.framework.boundary import translate_errors
-from narrowpass.framework.options import suggest
 from narrowpass_analysis.metrics import Difference, Tolerance, difference
 from narrowpass_auto.agreement import Margins, has_margins
+from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Outputs

@@ -55,6 +55,7 @@ class Place:
             UsageError: a URI that neither Arrow nor fsspec has a file system for.
         """
         if "://" not in text:
+            # Not pathlib: its `absolute` leaves "..", and `resolve` follows links.
             return cls(pafs.LocalFileSystem(), os.path.abspath(text))  # noqa: PTH100
         try:
             return cls(*pafs.FileSystem.from_uri(text))

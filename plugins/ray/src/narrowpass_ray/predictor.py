@@ -59,6 +59,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise UsageError(f"an actor needs at least one thread, not {self.threads}")
+        # Not pathlib: its `absolute` leaves "..", and `resolve` follows links.
         object.__setattr__(self, "bundle", os.path.abspath(self.bundle))  # noqa: PTH100
 
 

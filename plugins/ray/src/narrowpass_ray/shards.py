@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -110,9 +110,8 @@ def format_of(files: Sequence[Found], given: str | None, source: str) -> Format:
         UsageError: an unknown format, or files of several.
     """
     if given is not None:
-        for known in get_args(Format):
-            if known == given:
-                return _checked(known)
+        if given in get_args(Format):
+            return cast(Format, given)
         raise UsageError(f"no format {given!r}; there are {', '.join(get_args(Format))}")
     found = {file.name: _ending(file.name) for file in files}
     kinds = {kind for kind in found.values() if kind is not None}
@@ -124,11 +123,6 @@ def format_of(files: Sequence[Found], given: str | None, source: str) -> Format:
             "the others away, or name the format of all of them"
         )
     return kinds.pop()
-
-
-def _checked(kind: str) -> Format:
-    found: Format = kind  # type: ignore[assignment]
-    return found
 
 
 def _ending(name: str) -> Format | None:

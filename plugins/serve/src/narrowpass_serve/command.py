@@ -191,7 +191,7 @@ def _check_grpc() -> None:
         UsageError: it is not.
     """
     try:
-        import narrowpass_serve.protocol.grpc_service  # noqa: F401
+        import narrowpass_serve.protocol.grpc_service  # noqa: F401  # whether it can be
     except ImportError as error:
         raise UsageError(
             f"--grpc-port: {error}; install it with `pip install narrowpass-serve[grpc]`"

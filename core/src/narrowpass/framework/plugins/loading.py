@@ -19,11 +19,10 @@ import pluggy
 
 from narrowpass.errors import PluginError, UsageError
 from narrowpass.framework.boundary import sentence
-from narrowpass.framework.options import suggest
 from narrowpass.framework.plugins import hookspecs
 from narrowpass.framework.plugins.info import PluginInfo
 from narrowpass.framework.plugins.registry import Registry, Source, build_registry
-from narrowpass_ir.arguments import instance_of, kind_of, names_of
+from narrowpass_ir.arguments import instance_of, kind_of, names_of, suggest
 
 DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
 """Environment variable: names or globs of plugins to leave out, separated by commas."""

@@ -13,13 +13,13 @@ from narrowpass.errors import PluginError, UsageError
 from narrowpass.framework.boundary import sentence
 from narrowpass.framework.classify import OpClassifier
 from narrowpass.framework.instruments import Instrument
-from narrowpass.framework.options import suggest
 from narrowpass.framework.passes import Pass
 from narrowpass.framework.pipeline_text import construct_item, parse_item, with_caret
 from narrowpass.framework.plugins.checks import check_pipeline, named
 from narrowpass.framework.plugins.hookspecs import PROJECT
 from narrowpass.framework.plugins.info import PluginInfo
 from narrowpass.runtime.backend import Backend, BackendLike
+from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
     import click

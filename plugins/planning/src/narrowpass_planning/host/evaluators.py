@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 import onnx_ir as ir
 
 from narrowpass.errors import UsageError
-from narrowpass.framework.options import suggest
 from narrowpass.framework.plugins import installed_plugins
+from narrowpass_ir.arguments import suggest
 
 REFERENCE = "reference"
 """The Python evaluator, which runs each node that is left."""

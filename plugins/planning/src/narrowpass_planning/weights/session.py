@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from narrowpass.errors import UsageError
-from narrowpass.framework.options import suggest
-from narrowpass_ir.arguments import Uncopied
+from narrowpass_ir.arguments import Uncopied, suggest
 from narrowpass_ir.io import MappedTensor
 from narrowpass_planning.weights.entry import Entry
 from narrowpass_planning.weights.store import OpenBlocks, names_of

@@ -8,6 +8,7 @@ from narrowpass.cli.options import pipeline_option
 from narrowpass.cli.output import format_bytes, progress
 from narrowpass.cli.state import State, pass_state
 from narrowpass_ray.commands.functions import imported
+from narrowpass_ray.commands.options import address_option, concurrency_option, cpus_option
 
 
 @click.command()
@@ -43,25 +44,9 @@ from narrowpass_ray.commands.functions import imported
     metavar="N",
     help="Rows of a sample, but for npz.",
 )
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of actors.  [default: as many as the cluster has CPUs for]",
-)
-@click.option(
-    "--num-cpus",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="CPUs, and threads, of an actor.",
-)
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    help="Of the cluster.  [default: RAY_ADDRESS, or Ray on this machine]",
-)
+@concurrency_option
+@cpus_option
+@address_option
 @pass_state
 def build(
     state: State,

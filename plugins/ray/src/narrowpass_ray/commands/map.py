@@ -17,6 +17,7 @@ from narrowpass.cli.output import print_json, progress
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import UsageError
 from narrowpass_ray.commands.functions import imported
+from narrowpass_ray.commands.options import address_option, concurrency_option, cpus_option
 
 FAILED = 1
 """The exit code where shards were not written, or rows have errors."""
@@ -118,20 +119,8 @@ FAILED = 1
     metavar="N",
     help="Images or npz files that become one file.",
 )
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of actors.  [default: as many as the cluster has CPUs for]",
-)
-@click.option(
-    "--num-cpus",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="CPUs, and threads, of an actor.",
-)
+@concurrency_option
+@cpus_option
 @click.option(
     "--memory",
     type=click.IntRange(min=1),
@@ -139,11 +128,7 @@ FAILED = 1
     help="Memory that Ray reserves for an actor.",
 )
 @click.option("--retry-errors", is_flag=True, help="Compute again what has rows with errors.")
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    help="Of the cluster.  [default: RAY_ADDRESS, or Ray on this machine]",
-)
+@address_option
 @backend_option
 @cache_option
 @cache_dir_option

@@ -11,6 +11,7 @@ import click
 from narrowpass.cli.options import backend_option, json_option, report_writer
 from narrowpass.cli.output import format_bytes, format_seconds, print_json, print_table, progress
 from narrowpass.cli.state import State, pass_state
+from narrowpass_ray.commands.options import address_option, cpus_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,22 +70,11 @@ FAILED = 1
     metavar="N",
     help="Runs of each that are timed.",
 )
-@click.option(
-    "--num-cpus",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="CPUs, and threads, of a trial.",
-)
+@cpus_option
 @click.option(
     "--report", metavar="FILE", help="Write the table and the Pareto plot: .html, .json or .txt."
 )
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    help="Of the cluster.  [default: RAY_ADDRESS, or Ray on this machine]",
-)
+@address_option
 @backend_option
 @json_option
 @pass_state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,9 +143,13 @@ def _count(values: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def _of(
-    values: Mapping[str, Any], name: str, kind: Callable[..., Any], what: str, default: Any
+    values: Mapping[str, Any],
+    name: str,
+    kind: type | tuple[type, ...],
+    what: str,
+    default: Any,
 ) -> Any:
     value = values.get(name, default)
-    if not isinstance(value, kind):  # type: ignore[arg-type]
+    if not isinstance(value, kind):
         raise RequestError(f"`{name}` must be {what}, not {kind_of(value)}", parameter=name)
     return value

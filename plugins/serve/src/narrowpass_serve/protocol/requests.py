@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from narrowpass.framework.options import suggest
-from narrowpass_ir.arguments import kind_of
+from narrowpass_ir.arguments import kind_of, suggest
 from narrowpass_serve.errors import RequestError
 from narrowpass_serve.json_body import parse_object
 from narrowpass_serve.models.queueing import Arrays
