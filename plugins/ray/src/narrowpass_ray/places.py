@@ -101,7 +101,10 @@ class Place:
         try:
             info = self.files.get_file_info(self.path)
             if info.type == pafs.FileType.NotFound:
-                raise DataError(f"{self.path}: there is no such file or folder; pass one that all nodes can read")
+                raise DataError(
+                    f"{self.path}: there is no such file or folder; pass one that all nodes "
+                    "can read"
+                )
             if info.type == pafs.FileType.File:
                 return [_found(info, info.base_name)]
             selector = pafs.FileSelector(self.path, recursive=True)
