@@ -1,10 +1,9 @@
-import statistics
 import sys
 from pathlib import Path
 
 import pytest
 
-from narrowpass_auto.measure import evaluation, kernels
+from narrowpass_auto import testing
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,14 +15,6 @@ def own_times(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def steady_times(monkeypatch):
-    """Take kernels to take a nanosecond a byte, and narrower models half the time.
-
-    What small kernels really take differs from run to run, and with it what is chosen.
-    """
-
-    def of_bytes(offers):
-        return statistics.median(offer.bytes for offer in offers) * 1e-9, 0.0, 0.0
-
-    monkeypatch.setattr(kernels, "_median", of_bytes)
-    monkeypatch.setattr(evaluation, "_ratios", lambda programs, *_: [0.5] * (len(programs) - 1))
+def steady_times():
+    with testing.steady_times():
+        yield

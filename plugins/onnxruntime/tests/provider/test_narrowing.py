@@ -101,7 +101,7 @@ def large():
 
 def test_types_are_chosen_within_an_error_and_once(samples, tmp_path, monkeypatch):
     """The error is measured on fresh feeds; a second session searches nothing."""
-    pytest.importorskip("narrowpass_auto")
+    auto = pytest.importorskip("narrowpass_auto.testing")
     pytest.importorskip("narrowpass_fp16")
     model = large()
     options = {
@@ -110,7 +110,8 @@ def test_types_are_chosen_within_an_error_and_once(samples, tmp_path, monkeypatc
         "calibration": str(samples),
         "cache_dir": str(tmp_path / "cache"),
     }
-    ours = our_session(model, **options)
+    with auto.steady_times():
+        ours = our_session(model, **options)
     feeds = {"x": drawn(16, WIDTH)}
     # More than rounding in float32, and within the limit.
     assert 1e-5 < error_of(ours, model, feeds) < 2e-2

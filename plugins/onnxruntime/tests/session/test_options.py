@@ -318,11 +318,12 @@ def test_what_is_minimized_needs_an_error():
 
 def test_bytes_are_minimized_within_the_error():
     """Most weights are of 16 bits then, and each is rounded by 2^-9 of its size, in two layers."""
-    pytest.importorskip("narrowpass_auto")
+    auto = pytest.importorskip("narrowpass_auto.testing")
     pytest.importorskip("narrowpass_fp16")
     pytest.importorskip("narrowpass_xnn_cpu")
     data = perceptron(512).SerializeToString()
-    ours = OURS(data, **provider(max_error="rel:2e-2", objective="bytes"))
+    with auto.steady_times():
+        ours = OURS(data, **provider(max_error="rel:2e-2", objective="bytes"))
     x = np.linspace(-1, 1, 1024, dtype=np.float32).reshape(2, 512)
     (found,) = ours.run(["y"], {"x": x})
     (expected,) = ORIGINAL(data).run(["y"], {"x": x})

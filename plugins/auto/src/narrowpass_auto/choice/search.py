@@ -53,7 +53,8 @@ _COMPARED, _NEAR = 4, 2.0
 best: times of short runs on a busy machine are no better than that."""
 
 _SLOW = 1.1
-"""A candidate that takes so many times as long wherever it is offered is not run so."""
+"""A candidate that takes so many times as long wherever it is offered is not run so. What kernels
+alone promise may be wrong by as much: until a run says otherwise, a choice may be slower by it."""
 
 _NOT_SLOWER = 1.02
 _FASTER = 0.98
@@ -134,6 +135,7 @@ class Search:
     _proofs: int = 0
     _refused: set[Choice] = field(default_factory=set)
     _doubts: dict[str, float] = field(default_factory=dict)
+    _slack: float = _SLOW
 
     def run(self) -> Outcome:
         """Search.
@@ -166,7 +168,7 @@ class Search:
         for name in self.offers.names():
             choice = self.offers.uniform(name)
             cost = problem.total(choice)
-            slower = self.timed and cost.seconds > keep.seconds
+            slower = self.timed and cost.seconds > _SLOW * keep.seconds
             if problem.value(choice, weights) < most and not slower:
                 found.append((max(cost.noise, default=0.0), name))
         return [name for _, name in sorted(found)]
@@ -188,9 +190,12 @@ class Search:
         return self.best(self._problem(), budget)
 
     def best(self, problem: Problem, budget: float) -> Choice:
-        """Return the best choice of a problem within a budget of noise, not slower than before."""
+        """Return the best choice of a problem within a budget of noise, not slower than before.
+
+        Times of kernels are compared with a slack, which the first run that is slower takes away.
+        """
         keep = problem.total(problem.keep())
-        slowest = keep.seconds * (1 + 1e-9) if self.timed else None
+        slowest = keep.seconds * self._slack if self.timed else None
         return problem.solve(self.weights(problem), budget, slowest=slowest)
 
     def _left(self) -> int:
@@ -281,7 +286,9 @@ class Search:
                 return
             known = self._points.get(choice)
             if known is None and choice not in self._failed and choice != self._keep():
-                self._try(choice, self._how(choice, budget))
+                point = self._try(choice, self._how(choice, budget))
+                if point is not None and (point.found.ratio or 1.0) > _NOT_SLOWER:
+                    self._slack = 1.0 + 1e-9
                 factor, repeats = 1.0, 0
                 continue
             if budget == math.inf:
