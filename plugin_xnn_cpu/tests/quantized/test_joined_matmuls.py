@@ -218,6 +218,19 @@ def test_more_than_three_matmuls():
             np.testing.assert_allclose(got[f"y{number}"], right, rtol=1e-5, atol=1e-5 * most)
 
 
+def test_numbers_of_rows_that_come_again():
+    """Bindings to several numbers of rows have parameters of their own, which stay in memory."""
+    models, rest = three(nbits, columns=96)
+    with compile_model(merged(models)) as program:
+        for rows in (5, 9, 5, 40, 9, 40, 5):
+            x = rows_of(rows, 96)
+            got = program.run({"x": x})
+            gc.collect()
+            for number, (matrix, added) in enumerate(rest):
+                right, most = expected(x, matrix, added)
+                np.testing.assert_allclose(got[f"y{number}"], right, rtol=1e-5, atol=1e-5 * most)
+
+
 def test_leading_axes_and_no_rows():
     """x is [batch, rows, columns]; a result that is empty needs no call."""
     models, rest = three(nbits, columns=96)

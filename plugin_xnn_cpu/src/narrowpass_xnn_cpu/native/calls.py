@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -56,6 +57,18 @@ def parameters(call: str, fields: Sequence[Any] | Mapping[str, Any] = ()) -> Any
     if row is None or not row.params:
         raise BackendError(f"{call!r} is not a kernel with parameters")
     return extension().ffi.new(f"struct {row.params} *", fields)
+
+
+_OWNED: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def owning(params: Any, memory: Any) -> Any:
+    """Return parameters that keep memory alive which they point to.
+
+    Several bindings of a partition have parameters of their own for one operator.
+    """
+    _OWNED[params] = memory
+    return params
 
 
 def check(call: str, params: Any) -> int:

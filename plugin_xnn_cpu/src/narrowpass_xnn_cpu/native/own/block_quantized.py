@@ -17,6 +17,7 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.blocked import BITS, FLOAT8
 from narrowpass_planning.weights.weight import Array, Blocks, Weight, digest
+from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.operator import Fields, Operator
 from narrowpass_xnn_cpu.native.own.gemv import divide_panels
@@ -224,8 +225,8 @@ class _SeveralMatmuls(Operator):
             "thread_scratch": thread_scratch,
             **fields,
         }
-        self._segments = segments  # the parameters point to them
-        self.params = self._ffi.new("struct np_nbits_joined_params *", given)
+        params = self._ffi.new("struct np_nbits_joined_params *", given)
+        self.params = calls.owning(params, segments)
         self.workspace = pool.threads * thread_scratch
         return self.params
 

@@ -87,6 +87,8 @@ class BoundPartition:
         allocator: of the outputs.
         threads: the number of threads.
         executor: what runs the steps.
+        readable: constants that never change, dense and with a tail that kernels may read; those of
+            the partition, which all its bindings share.
 
     Attributes:
         shapes: of all slots.
@@ -105,8 +107,10 @@ class BoundPartition:
         allocator: CachingAllocator,
         threads: int,
         executor: Executor,
+        readable: dict[Slot, Array],
     ) -> None:
         self._executor = executor
+        self._readable = readable
         self._allocator = allocator
         self.shapes = dict(shapes)
         self.threads = threads
@@ -153,6 +157,8 @@ class BoundPartition:
             moving | self._constants.keys(),
         )
         self._bind_constants()
+        # Of these shapes: the operators may be sized for others while this is kept.
+        self._scratch_of = {step: runs[step].scratch for step in active}
         self.memory = self._needed_memory()
         self._workspace = workspace
         self._generation = -1
@@ -191,14 +197,18 @@ class BoundPartition:
         """Return the buffers within the memory of a slot, with the offsets of their first bytes."""
         return [(number, offset) for number, slot, offset in self._views if slot is root]
 
+    @property
+    def holding(self) -> list[Step]:
+        """The steps whose operators hold one size: that of the partition's last binding."""
+        return [step for step in self._steps if self._runs[step].holds_size]
+
     def sizes(self) -> Sizes:
         """Return what the shapes of its inputs decide."""
         runs = dict(self._runs)
         return Sizes(self.shapes, runs, self._constants, self.memory - self._scratch)
 
     def _needed_memory(self) -> int:
-        scratch = max((self._runs[step].scratch for step in self._steps), default=0)
-        return self._scratch + scratch
+        return self._scratch + max(self._scratch_of.values(), default=0)
 
     def grow(self, changed: Mapping[Slot, Shape], runs: Mapping[Step, Run]) -> bool:
         """Update sizes of slots outside of the workspace; return False where more has to change.
@@ -239,6 +249,7 @@ class BoundPartition:
                 run = runs[step]
                 small = self._runs_alone(step, run, shapes)
                 self._tape.replace(index, run.operator, run.params, alone=small)
+                self._scratch_of[step] = run.scratch
         self.memory = self._needed_memory()
         return True
 
@@ -269,9 +280,16 @@ class BoundPartition:
         for number, root, offset in self._views:
             if root in self._constants and root not in self._offsets:
                 if root not in self._kept:
-                    self._kept[root] = self._executor.readable(self._constants[root])
+                    self._kept[root] = self._read_constant(root)
                 if self._kept[root].nbytes:
                     self._tape.bind(number, self._kept[root], offset)
+
+    def _read_constant(self, root: Slot) -> Array:
+        if root.constant is None:
+            return self._executor.readable(self._constants[root])
+        if root not in self._readable:
+            self._readable[root] = self._executor.readable(root.constant)
+        return self._readable[root]
 
     def _bind_inner(self) -> None:
         """Bind intermediate slots and scratch to the workspace at its current address."""

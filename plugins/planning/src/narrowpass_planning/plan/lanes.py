@@ -235,7 +235,7 @@ class LanePlan:
     def _check_held(self, step: Step) -> None:
         """Check that no operator, which holds one size, is to have several."""
         first, *others = [call.run for call in self.calls[step]]
-        if first.operator is None or not getattr(first.operator, "holds_size", True):
+        if not first.holds_size:
             return
         if any(run is not first and run.operator is first.operator for run in others):
             raise UnevenLanesError(f"{step.name!r} has other sizes in other lanes")

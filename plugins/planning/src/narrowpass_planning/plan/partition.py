@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
+from narrowpass_planning.plan.bindings import Binding, Bindings
 from narrowpass_planning.plan.bound import BoundPartition, Sizes
 from narrowpass_planning.plan.bound_lanes import BoundLanes
 from narrowpass_planning.plan.executor import Executor, Pool
@@ -104,10 +105,12 @@ class Partition:
                 for number in item.elastic:
                     self._masked.setdefault(item.inputs[number], []).append(index)
         self._runs: dict[Step, tuple[object, Run]] = {}
-        self._signature: object = None
+        self._signature: Hashable = None
         self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: BoundPartition | None = None
         self._lanes: BoundLanes | None = None
+        self._bindings = Bindings()
+        self._readable: dict[Slot, Array] = {}
         self._workspace = workspace
         self._executor = executor
         self._allocator = CachingAllocator(executor.address_of)
@@ -238,18 +241,64 @@ class Partition:
         values = [shapes.values.get(name) for name in self._needed]
         same = signature == self._signature and all(map(operator.is_, values, self._values))
         if not same or self._bound is None:
-            bound, self._bound, self._lanes = self._bound, None, None
+            before, self._bound, self._lanes = self._bound, None, None
             if any(map(operator.is_not, values, self._values)):
-                bound = None
+                before = None
             self._signature = None
-            if bound is not None and not self._grow(bound, arrays, shapes, pool):
-                bound = None  # it needs no memory any more
+            bound = self._restored(signature, values, shapes, pool)
             if bound is None:
-                bound = self._size(arrays, shapes, pool)
+                bound = self._bind_anew(before, signature, arrays, shapes, pool)
             self._bound = bound
             self._workspace.require(bound, bound.memory)
             self._signature, self._values = signature, values
         return self._bound
+
+    def _restored(
+        self, signature: Hashable, values: Sequence[Array | None], shapes: Shapes, pool: Pool
+    ) -> BoundPartition | None:
+        """Return the binding of an earlier run with these shapes; None where there is none.
+
+        Operators that hold one size have had others since, and are sized again.
+        """
+        found = self._bindings.find(signature, values)
+        if found is None:
+            return None
+        bound = found.bound
+        found.restore(shapes)
+        sizing = Sizing(pool, shapes.value)
+        runs = {}
+        for step in bound.holding:
+            given = tuple([bound.shapes[slot] for slot in step.inputs])
+            runs[step] = self._run_of(step, given, shapes, sizing)
+        return bound if not runs or bound.grow({}, runs) else None
+
+    def _bind_anew(
+        self,
+        before: BoundPartition | None,
+        signature: Hashable,
+        arrays: Mapping[str, Any],
+        shapes: Shapes,
+        pool: Pool,
+    ) -> BoundPartition:
+        """Return the partition bound to shapes that it has no binding for.
+
+        The binding before grows to them where it can, unless they come again: then both are kept.
+        """
+        seen = self._bindings.seen(signature)
+        if before is not None and not seen and self._grow(before, arrays, shapes, pool):
+            self._bindings.changed(before)
+            self._bindings.add(signature, None)
+            return before
+        # A binding that did not grow needs its memory as long as it is kept.
+        del before
+        bound = self._size(arrays, shapes, pool)
+        names = [*self.inputs, *(at.name for at in self.places)]
+        known = {name: shapes.shapes[name] for name in names if name in shapes.shapes}
+        nodes = [item for item in self.items if isinstance(item, ShapeNode)]
+        evaluated = [(node, node.evaluated(shapes)) for node in nodes]
+        values = tuple([shapes.values.get(name) for name in self._needed])
+        self._bindings.add(signature, Binding(bound, values, known, evaluated))
+        return bound
 
     def bind_lanes(
         self, lanes: Sequence[Sizes], apart: Collection[str], moving: Collection[str], pool: Pool
@@ -268,6 +317,7 @@ class Partition:
         # Operators hold one size: that of the binding before is gone.
         self._bound, self._lanes, self._signature = None, None, None
         self._runs.clear()
+        self._bindings.clear()
         bound = BoundLanes(
             self.inputs,
             self.outputs,
@@ -409,4 +459,5 @@ class Partition:
             self._allocator,
             pool.threads,
             self._executor,
+            self._readable,
         )

@@ -28,6 +28,10 @@ class Shapes:
         return self._constants[name] if found is None else found
 
 
+Evaluated = tuple[list[Any], dict[str, Array]]
+"""What a shape node read, and its outputs by name."""
+
+
 @dataclass(frozen=True)
 class ShapeSource:
     """What a shape node was built from, as plain data from which it can be built again.
@@ -80,7 +84,7 @@ class ShapeNode:
                 return
         else:
             given = [shapes.value(name) if name else None for name in self.inputs]
-            if self._known is not None and all(map(_same, given, self._known)):
+            if self._known is not None and all(map(same, given, self._known)):
                 return
         self._known = None
         for name, value in zip(self.outputs, self._evaluate(given), strict=True):
@@ -88,8 +92,20 @@ class ShapeNode:
             shapes.shapes[name] = value.shape
         self._known = given
 
+    def evaluated(self, shapes: Shapes) -> Evaluated:
+        """Return what the last `update` read and found, for `restore`."""
+        return self._known or [], {name: shapes.values[name] for name in self.outputs}
 
-def _same(one: Array | None, other: Array | None) -> bool:
+    def restore(self, evaluated: Evaluated, shapes: Shapes) -> None:
+        """Put back what an `update` found, without evaluating the node."""
+        self._known, outputs = evaluated
+        shapes.values.update(outputs)
+        for name, value in outputs.items():
+            shapes.shapes[name] = value.shape
+
+
+def same(one: Array | None, other: Array | None) -> bool:
+    """Return whether two values that follow from shapes are equal, or both absent."""
     if one is None or other is None or one is other:
         return one is other
     return one.shape == other.shape and one.tobytes() == other.tobytes()

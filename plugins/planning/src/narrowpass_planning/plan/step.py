@@ -77,8 +77,13 @@ class Run:
     constant: Array | None = None
 
     @property
+    def holds_size(self) -> bool:
+        """Whether the operator holds the size of this run, so that another run takes it away."""
+        return self.operator is not None and getattr(self.operator, "holds_size", True)
+
+    @property
     def scratch(self) -> int:
-        """Bytes of scratch memory that it needs."""
+        """Bytes of scratch memory that it needs, until its operator is sized for another run."""
         return self.workspace if self.operator is None else int(self.operator.workspace)
 
 

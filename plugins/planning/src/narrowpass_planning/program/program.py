@@ -265,8 +265,8 @@ class PlannedProgram(Program):
         """Return counts of methods, nodes, partitions and steps, and the bytes in memory.
 
         Nodes count as native unless the reference evaluator runs them. ``scratch_bytes`` is the
-        memory of intermediate values for the last shapes of each partition, or of the largest one
-        where methods share a workspace. ``weights`` counts constants:
+        memory of intermediate values, which the shapes of the last runs share: that of the largest
+        ones, of any method where methods share a workspace. ``weights`` counts constants:
 
         - ``raw_bytes``: those that are used without packing, such as embeddings.
         - ``heap_bytes``, ``mapped_bytes``: packed ones, on the heap and in a mapped file.
