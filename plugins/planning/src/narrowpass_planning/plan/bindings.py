@@ -15,8 +15,14 @@ from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.shapes import Evaluated, ShapeNode, Shapes, same
 from narrowpass_planning.plan.step import Array, Shape
 
-MOST = 64
-"""Bindings of a partition that are kept: each takes about a kilobyte a step."""
+MOST, FEWEST = 64, 4
+_STEPS = 6000
+"""Bindings of a partition that are kept, and their steps: each takes 3 kB, 17 MB together."""
+
+
+def most_of(steps: int) -> int:
+    """Return the number of bindings that a partition of so many steps keeps."""
+    return max(FEWEST, min(MOST, _STEPS // max(1, steps)))
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Bindings:
         most: the number that is kept.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._kept: OrderedDict[Hashable, Binding | None] = OrderedDict()
 

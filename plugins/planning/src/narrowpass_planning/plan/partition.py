@@ -11,7 +11,7 @@ from typing import Any
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.plan.bindings import Binding, Bindings
+from narrowpass_planning.plan.bindings import Binding, Bindings, most_of
 from narrowpass_planning.plan.bound import BoundPartition, Sizes
 from narrowpass_planning.plan.bound_lanes import BoundLanes
 from narrowpass_planning.plan.executor import Executor, Pool
@@ -109,7 +109,7 @@ class Partition:
         self._values: list[Array | None] = [None for _ in self._needed]
         self._bound: BoundPartition | None = None
         self._lanes: BoundLanes | None = None
-        self._bindings = Bindings()
+        self._bindings = Bindings(most_of(len(self.items)))
         self._readable: dict[Slot, Array] = {}
         self._workspace = workspace
         self._executor = executor
