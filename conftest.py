@@ -26,6 +26,20 @@ def pytest_configure() -> None:
             raise pytest.UsageError(f"NARROWPASS_TEST_PEERS names {name}, which is not installed")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run `NARROWPASS_TEST_CASES` cases of each test at most, spread evenly over all it has."""
+    most = int(os.environ.get("NARROWPASS_TEST_CASES", "0"))
+    if not most:
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {case for found in cases.values() for case in found[:: max(1, -(-len(found) // most))]}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep packed weights of tests out of the user's cache directory."""

@@ -1,9 +1,9 @@
 """Run the tests of narrowpass-xnn-cpu with its C code under AddressSanitizer and UBSan.
 
-``sanitize.py [PYTEST ARGUMENT ...]`` builds the extension with the sanitizers into the plugin that
-is installed for the Python that runs this, and starts the tests. Leaks are not looked for: an
-interpreter has too many of its own. Without a compiler that has the sanitizers it says so, and ends
-well.
+``sanitize.py [--every-case] [PYTEST ARGUMENT ...]`` builds the extension with the sanitizers into
+the plugin that is installed for the Python that runs this, and starts the tests: a part of the
+cases of those that have many, unless all are asked for. Leaks are not looked for: an interpreter
+has too many of its own. Without a compiler that has the sanitizers it says so, and ends well.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = ROOT / "plugin_xnn_cpu"
 # Children of the tests do not come up under the sanitizer, or take more memory than they may.
 LEFT_OUT = "not library and not forked and not hostile and not every_instruction_set"
+
+CASES = "16"
+"""Of each test: more repeat the same code on other numbers, and the sanitizers take minutes."""
 
 
 def library(name: str) -> str | None:
@@ -57,11 +60,12 @@ def main() -> None:
         "LD_PRELOAD": ":".join(filter(None, (sanitizer, library("libstdc++.so.6")))),
         "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",
     }
+    arguments = [argument for argument in sys.argv[1:] if argument != "--every-case"]
+    if arguments == sys.argv[1:]:
+        environment["NARROWPASS_TEST_CASES"] = CASES
     tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto"]
     tests += ["-k", LEFT_OUT]
-    done = subprocess.run(
-        [*tests, str(PLUGIN / "tests"), *sys.argv[1:]], check=False, env=environment
-    )
+    done = subprocess.run([*tests, str(PLUGIN / "tests"), *arguments], check=False, env=environment)
     sys.exit(done.returncode)
 
 
