@@ -2,9 +2,11 @@
 
     python benchmarks/provider/memory.py FOLDER [--processes 8] [--threads 1]
 
-Each process creates a session of 6 matrices of 4096 x 4096 (403 MB) and runs it on one row. When
-all have run, the memory of all is counted, shared pages divided among those that share them (Pss),
-in MB and as a share of one process alone. FOLDER takes the model and the cache.
+Each process creates a session of 6 matrices of 4096 x 4096 (403 MB) and runs it on one row; or,
+*forked*, the first one does, and the others are its children and run it. When all have run, the
+memory of all is counted, shared pages divided among those that share them (Pss), in MB and as a
+share of one process alone: first with all that a process has, then without what as many processes
+have that only import numpy and onnxruntime. FOLDER takes the model, the cache and compiled modules.
 """
 
 from __future__ import annotations
@@ -13,40 +15,65 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from inference_session import FORMS, WIDTH, matmuls, session_of
+import onnxruntime  # noqa: F401  # what a process has that creates no session
+
+WIDTH = 4096
+IMPORTS = "imports"
+"""The form of a process that creates no session."""
 
 
-def work(form: str, path: str, threads: str) -> None:
-    """Run a session; say so, and print the memory when asked by a line."""
-    session = session_of(form, path, int(threads))
-    session.run(None, {"h0": np.ones((1, WIDTH), np.float32)})
-    print("ready", flush=True)
+def work(form: str, path: str, threads: str, children: str) -> None:
+    """Run a session, here and in so many children; say their process ids, and wait for a line."""
+    if form != IMPORTS:
+        from inference_session import session_of
+
+        session = session_of(form, path, int(threads))
+        feeds = {"h0": np.ones((1, WIDTH), np.float32)}
+        session.run(None, feeds)
+    processes = [os.getpid()]
+    done, say = os.pipe()
+    for _ in range(int(children)):
+        child = os.fork()
+        if not child:
+            session.run(None, feeds)
+            os.write(say, b".")
+            sys.stdin.readline()  # the pipe is closed when all are measured
+            os._exit(0)
+        processes.append(child)
+    for _ in range(int(children)):
+        os.read(done, 1)
+    print(*processes, flush=True)
     sys.stdin.readline()
-    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
-    print(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")), flush=True)
-    sys.stdin.readline()
 
 
-def megabytes(form: str, path: Path, count: int, threads: int) -> float:
+def proportional(processes: Iterable[str]) -> float:
+    """Return the memory of processes in MB; shared pages are divided among all who have them."""
+    total = 0
+    for process in processes:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+def megabytes(form: str, path: Path, threads: int, count: int, *, forked: bool = False) -> float:
     """Return the memory of so many processes."""
-    command = [sys.executable, __file__, "work", form, str(path), str(threads)]
+    children, workers = (count - 1, 1) if forked else (0, count)
+    command = [sys.executable, __file__, "work", form, str(path), str(threads), str(children)]
     pipe = subprocess.PIPE
-    workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
-    answers = []
-    for question in ("", "memory\n"):
-        for worker in workers:
-            if worker.stdin is not None and question:
-                worker.stdin.write(question)
-                worker.stdin.flush()
-        answers = [worker.stdout.readline() for worker in workers if worker.stdout is not None]
-        if not all(answers):
-            raise SystemExit("a process failed; its error is above")
-    for worker in workers:
-        worker.communicate("\n")
-    return sum(map(int, answers)) / 1024
+    started = [
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(workers)
+    ]
+    answers = [worker.stdout.readline() for worker in started if worker.stdout is not None]
+    if not all(answers):
+        raise SystemExit("a process failed; its error is above")
+    found = proportional(process for answer in answers for process in answer.split())
+    for worker in started:
+        worker.communicate("\n" * count)
+    return found
 
 
 def main() -> None:
@@ -54,6 +81,8 @@ def main() -> None:
     if sys.argv[1:2] == ["work"]:
         work(*sys.argv[2:])
         return
+    from inference_session import FORMS, matmuls
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--processes", type=int, default=8)
@@ -61,11 +90,24 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     os.environ["NARROWPASS_CACHE_DIR"] = str(options.folder / "cache")
-    path = matmuls(options.folder)
+    # Without compiled modules, each process would keep what compiling them has left behind.
+    os.environ["PYTHONPYCACHEPREFIX"] = str(options.folder / "modules")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    path, count = matmuls(options.folder), options.processes
+    megabytes(IMPORTS, path, options.threads, 1)
+    imports = [megabytes(IMPORTS, path, options.threads, n) for n in (1, count)]
+    print(f"{'imports':20} {imports[0]:8.0f} MB {imports[1]:8.0f} MB", flush=True)
     for form in FORMS:
-        megabytes(form, path, 1, options.threads)  # fills the cache
-        one, several = (megabytes(form, path, n, options.threads) for n in (1, options.processes))
-        print(f"{form:12} {one:8.0f} MB {several:8.0f} MB {several / one:6.2f}", flush=True)
+        megabytes(form, path, options.threads, 1)  # fills the cache
+        one = megabytes(form, path, options.threads, 1)
+        for forked in (False, True):
+            all_ = megabytes(form, path, options.threads, count, forked=forked)
+            beyond = (all_ - imports[1]) / (one - imports[0])
+            print(
+                f"{form + (', forked' if forked else ''):20} {one:8.0f} MB {all_:8.0f} MB"
+                f" {all_ / one:6.2f} {beyond:6.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

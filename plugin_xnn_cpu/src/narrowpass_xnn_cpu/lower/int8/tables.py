@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_reference import NodeEvaluator
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.int8.values import (
     Dequantized,
@@ -202,6 +201,8 @@ def _evaluate_all(
     values = {given.real.name or "": dequantize_all(given.quantization) for given in region.sources}
     name = "" if end is None else end.name or ""
     if region.nodes:
+        from narrowpass_reference import NodeEvaluator  # with onnx's evaluator, which is large
+
         values |= {value.name or "": facts.array(value) for value in region.constants}
         try:
             values |= NodeEvaluator(region.nodes, model).run(values, [name])

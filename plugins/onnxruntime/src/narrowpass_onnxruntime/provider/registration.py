@@ -23,6 +23,9 @@ def register() -> None:
     """
     import onnxruntime
 
+    from narrowpass_ir.light_import import import_light
+
+    import_light()
     from narrowpass_onnxruntime.provider import callbacks
     from narrowpass_onnxruntime.provider.library import PATH
 

@@ -28,7 +28,6 @@ from narrowpass_planning.host import (
     support_vectors,
 )
 from narrowpass_planning.host.movement import axes_of
-from narrowpass_reference import Recurrent
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What numpy raises about operands; RuntimeError for more dimensions than it broadcasts."""
@@ -194,6 +193,8 @@ def _non_zero(_: Op) -> Kernel:
 
 @_kernel("RNN", "GRU", "LSTM", since=7, dtypes=_FLOATS | _HALF)
 def _recurrent(op: Op) -> Kernel:
+    from narrowpass_reference import Recurrent  # with onnx's reference evaluator, which is large
+
     try:
         cells = Recurrent(op.kind, op.attributes)
     except ValueError as error:  # the evaluator reports it, with the node's name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,10 @@ from narrowpass_planning.host.evaluators import Evaluate, Evaluator
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Times
-from narrowpass_reference import NodeEvaluator, blas_threads
+from narrowpass_reference import blas_threads
+
+if TYPE_CHECKING:
+    from narrowpass_reference import NodeEvaluator
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +71,9 @@ class HostNode:
             self._evaluator, self.kernel, self.inputs = other, other.kernel, other.inputs
             self._multiplies = False  # with threads of its own
             return
+        # Few models need onnx's evaluator: 15 MB of each process that imports it.
+        from narrowpass_reference import NodeEvaluator
+
         self._evaluator = evaluator = NodeEvaluator([node], model)
         self.kernel = "onnx.reference"
         self._multiplies = True  # it may: nobody knows
