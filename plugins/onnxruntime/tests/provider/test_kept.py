@@ -37,13 +37,14 @@ def condensed(data, key):
 
 @pytest.mark.parametrize("size", [0, 1, 63, 4095, 4096, 4097, 20000])
 @pytest.mark.parametrize("start", [0, 3])
-def test_blocks_are_condensed_as_in_the_paper(size, start):
+@pytest.mark.parametrize("level", range(lib.np_condense_levels()))
+def test_blocks_are_condensed_as_in_the_paper(size, start, level):
     key = np.random.default_rng(1).bytes(lib.NP_CONDENSE_KEY)
     data = np.random.default_rng(2).bytes(start + size)
     pairs = np.full((-(-size // BLOCK), 2), 7, np.uint64)
     given = ffi.from_buffer(data)
     target = ffi.cast("uint64_t *", pairs.ctypes.data)
-    lib.np_condense(given + start, size, ffi.from_buffer(key), target)
+    lib.np_condense(given + start, size, ffi.from_buffer(key), target, level)
     assert pairs.reshape(-1).tolist() == condensed(data[start:], key)
 
 
