@@ -27,6 +27,7 @@ from narrowpass_onnxruntime.provider.identities import Identities
 from narrowpass_onnxruntime.provider.kept import KeptBundles
 from narrowpass_onnxruntime.provider.models import constants_of, model_of
 from narrowpass_onnxruntime.provider.samples import samples_of
+from narrowpass_onnxruntime.turns import turn
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Program
@@ -97,10 +98,14 @@ class GroupCompiler:
             found = kept.find(name)
             if found is not None:
                 return found
-            self._build(graph, nodes, outputs, copy=False).save(kept.place(name))
-            if self._name(graph, nodes, outputs, kept.secret) != name:
-                kept.discard(name)  # its file was written to meanwhile
-                return None
+            with turn(kept.place(name)):
+                found = kept.find(name)  # whoever had the turn before has written it
+                if found is not None:
+                    return found
+                self._build(graph, nodes, outputs, copy=False).save(kept.place(name))
+                if self._name(graph, nodes, outputs, kept.secret) != name:
+                    kept.discard(name)  # its file was written to meanwhile
+                    return None
         except (OSError, NarrowpassError) as error:
             self._log.info(f"a group is compiled in memory: {error}")
             return None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from narrowpass.bundle import is_bundle
 from narrowpass_onnxruntime.provider.identities import secret_of
+from narrowpass_onnxruntime.turns import LOCK
 from narrowpass_planning.weights import chosen_folder
 from narrowpass_planning.weights.trust import distrust_folder
 
@@ -62,3 +63,4 @@ class KeptBundles:
             with contextlib.suppress(OSError):  # another process has just deleted it
                 if time.time() - path.stat().st_mtime > _UNUSED:
                     shutil.rmtree(path, ignore_errors=True)
+                    path.with_name(path.name + LOCK).unlink(missing_ok=True)

@@ -31,6 +31,7 @@ from narrowpass_onnxruntime.session.overrides import Overrides, forget_names
 from narrowpass_onnxruntime.session.providers import ProviderOptions
 from narrowpass_onnxruntime.session.source import Opened, Source, translated
 from narrowpass_onnxruntime.session.store import Note, Store, default_folder
+from narrowpass_onnxruntime.turns import turn
 
 _WORTH_KEEPING = 1 << 16
 """Bytes of a model, external data included, from which its bundle is kept on disk."""
@@ -173,7 +174,11 @@ class _Build:
         key = self._key(opened.external.values(), overrides)
         try:
             store.write_note(Note(opened.interface, tuple(opened.external)))
-            self._run(opened, overrides, store.place(key))
+            with turn(store.place(key)):
+                found = store.find(key)  # whoever had the turn before has built it
+                if found is not None:
+                    return found, shown
+                self._run(opened, overrides, store.place(key))
         except (OSError, OutputError) as problem:
             _log.warning("%s: is built anew in each process: %s", source.name, str(problem))
             return self.in_memory(opened, overrides), shown

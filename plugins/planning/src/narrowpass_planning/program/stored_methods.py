@@ -164,8 +164,16 @@ def _signature(*specs: Sequence[Sequence[Any]]) -> Signature:
     return Signature(inputs, outputs)
 
 
-def code_of(packages: Iterable[str]) -> Iterator[str]:
-    """Yield what identifies the code that plans: versions, and the status of each source file."""
+@functools.cache
+def code_of(packages: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what identifies the code that plans: versions, and the status of each source file.
+
+    It is asked for once: a process goes on with the code that it has, whatever becomes of the files.
+    """
+    return tuple(_code_of(packages))
+
+
+def _code_of(packages: Iterable[str]) -> Iterator[str]:
     yield f"{sys.version} numpy {np.__version__} onnx {onnx.__version__} ir {ir.__version__}"
     for name in packages:
         spec = importlib.util.find_spec(name)
