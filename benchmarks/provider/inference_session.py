@@ -9,7 +9,9 @@ narrowpass before it, and narrowpass's own class.
 Each figure is the median of `--runs`. FOLDER takes the model and the cache.
 
 overhead  a call with one Relu of [2, 3] float32, in turns of 5000: `Program.run`, `run` and
-          `run_with_iobinding` of each form.
+          `run_with_iobinding` of each form; and `run` of onnxruntime's class with and without the
+          provider, of three MatMuls [2, 8] x [8, 8] with a MaxPool of five dimensions after each
+          but the last: three groups, with nodes of the CPU provider between them.
 creation  a session of 6 matrices of 4096 x 4096 (403 MB) in one file, each in a process of its
           own, after imports and a tiny session: processor time and wall time of the first session
           ever, of the first of a process, of a later one, and of onnxruntime's.
@@ -71,6 +73,25 @@ def relu() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+def chain() -> onnx.ModelProto:
+    """Return a model of which the provider takes three groups of one node each."""
+    rng = np.random.default_rng(0)
+    nodes, weights, last = [], [], "x"
+    for index in range(3):
+        if index:
+            pool = {"kernel_shape": [1, 1, 2], "pads": [0, 0, 0, 0, 0, 1]}
+            nodes.append(helper.make_node("MaxPool", [last], [f"p{index}"], **pool))
+            last = f"p{index}"
+        weight = rng.standard_normal((8, 8), np.float32)
+        weights.append(numpy_helper.from_array(weight, f"w{index}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{index}"], [f"m{index}"]))
+        last = f"m{index}"
+    shape = [1, 1, 1, 2, 8]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", last))
+    graph = helper.make_graph(nodes, "chain", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
 def session_of(form: str, model: Any, threads: int | None = None) -> Any:
     """Return a session of a form, with a number of threads."""
     options = onnxruntime.SessionOptions()
@@ -98,6 +119,10 @@ def overhead(threads: int, runs: int) -> None:
         calls[f"{name}: run_with_iobinding"] = lambda session=session, binding=binding: (
             session.run_with_iobinding(binding)
         )
+    wide = {"x": np.ones((1, 1, 1, 2, 8), np.float32)}
+    for name in FORMS[:2]:
+        session = session_of(name, chain().SerializeToString(), threads)
+        calls[f"{name}: three groups"] = lambda session=session: session.run(None, wide)
     figures: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(runs):
         for name, call in calls.items():

@@ -114,6 +114,35 @@ def test_a_group_that_does_not_compile_is_left_with_one_warning(monkeypatch, cap
     assert "are left to other providers: there is no way" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("threads", "spins", "model", "hint"),
+    [
+        (2, None, partly_native(), True),
+        (2, "1", partly_native(), True),
+        (2, "0", partly_native(), False),
+        (1, None, partly_native(), False),
+        (2, None, perceptron(), False),
+    ],
+)
+def test_a_hint_at_threads_that_spin_beside_ours(threads, spins, model, hint, capfd):
+    """Only where both have threads to run, for whoever asks for what is left to whom."""
+    narrowpass_onnxruntime.register()
+    options = settings(threads)
+    if spins is not None:
+        options.add_session_config_entry("session.intra_op.allow_spinning", spins)
+    given = [{"threads": str(threads)}, {}]
+    onnxruntime.set_default_logger_severity(1)
+    try:
+        onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=[NAME, CPU], provider_options=given
+        )
+    finally:
+        onnxruntime.set_default_logger_severity(2)
+    log = capfd.readouterr().err
+    assert "nodes are taken" in log
+    assert ("session.intra_op.allow_spinning to 0" in log) == hint
+
+
 def test_errors_of_a_run_name_the_node():
     """The kernel window is larger than the input, for which narrowpass has no result."""
     model = graph(

@@ -7,7 +7,7 @@ import atexit
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from narrowpass_onnxruntime.provider.entries import ADDED
+from narrowpass_onnxruntime.provider.entries import ADDED, SPINNING
 from narrowpass_onnxruntime.provider.group import Group
 from narrowpass_onnxruntime.provider.library import failure, ffi, lib, one, ort, text
 from narrowpass_onnxruntime.provider.log import Log
@@ -63,7 +63,8 @@ def np_create_ep(ep: Any, options: Any, logger: Any) -> Any:
         entries = _entries(options)
         replaced = frozenset(_with_prefix(entries, ADDED))
         given = Options.parse(_with_prefix(entries, _PREFIX))
-        session = ProviderSession(given, Log(logger), replaced)
+        spins = entries.get(SPINNING) != "0"
+        session = ProviderSession(given, Log(logger), replaced, spins=spins)
         ep.handle = _handle(session)
 
     return _guarded(create)

@@ -7,3 +7,6 @@ LEFT_ALONE = "narrowpass.left_alone"
 
 ADDED = "narrowpass.added_initializer."
 """With the name behind it: `SessionOptions.add_initializer` was called for this initializer."""
+
+SPINNING = "session.intra_op.allow_spinning"
+"""onnxruntime's: 0 where its threads do not spin while they wait for work."""

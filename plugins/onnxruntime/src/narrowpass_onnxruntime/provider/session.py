@@ -11,6 +11,7 @@ import narrowpass
 from narrowpass.errors import BackendError
 from narrowpass.framework.plugins import installed_plugins
 from narrowpass_onnxruntime.provider.compiling import GroupCompiler
+from narrowpass_onnxruntime.provider.entries import SPINNING
 from narrowpass_onnxruntime.provider.graph import (
     Graph,
     Node,
@@ -43,6 +44,7 @@ class ProviderSession:
         log: of the session.
         replaced: names of initializers that the session's options replace, of which the provider is
             shown those of the model.
+        spins: whether threads of onnxruntime spin after what they run.
 
     Raises:
         UsageError: the backend is not installed.
@@ -51,8 +53,16 @@ class ProviderSession:
         BackendError: it cannot run here.
     """
 
-    def __init__(self, options: Options, log: Log, replaced: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        options: Options,
+        log: Log,
+        replaced: frozenset[str] = frozenset(),
+        *,
+        spins: bool = True,
+    ) -> None:
         self._options, self._log, self._replaced = options, log, replaced
+        self._spins = spins and options.threads != 1
         registry = installed_plugins().registry
         backend = registry.backend(_BACKEND)
         if not isinstance(backend, ListsFallbacks):
@@ -174,6 +184,11 @@ class ProviderSession:
         self._log.info(f"{len(graph.nodes) - len(left)} of {len(graph.nodes)} nodes are taken")
         for node in left:
             self._log.info(f"left to other providers: {_line(node, reasons)}")
+        if self._spins and 0 < len(left) < len(graph.nodes):
+            self._log.info(
+                "threads of onnxruntime spin after the nodes that are left, and take processors from "
+                f"those that are taken; set the session's entry {SPINNING} to 0"
+            )
 
 
 def _line(node: Node, reasons: Mapping[str, str]) -> str:
