@@ -15,9 +15,9 @@ import onnx_ir as ir
 early = "sympy" in sys.modules
 n = ir.SymbolicDim("n")
 known = ir.SymbolicDim("max(n, 2) + floor(m / 2)")
-sums = [n + 1, 2 * n - n, n // 2, known + 0, ir.SymbolicDim(n._expr * n._expr)]
-texts = [str(dim) for dim in sums] + [str(dim.simplify()) for dim in sums]
-values = [int(dim.evaluate({{"n": 7, "m": 5}})) for dim in sums]
+dims = [n + 1, 2 * n - n, n // 2, known + 0, ir.SymbolicDim(n._expr * n._expr)]
+texts = [str(dim) for dim in dims] + [str(dim.simplify()) for dim in dims]
+values = [int(dim.evaluate({{"n": 7, "m": 5}})) for dim in dims]
 try:
     ir.SymbolicDim(2.5)
 except TypeError as error:
@@ -75,7 +75,7 @@ def test_a_library_that_needs_sympy_at_once_gets_it(tmp_path):
 
 def test_a_library_that_is_not_there_is_an_import_error(tmp_path):
     (tmp_path / "onnx_ir.py").write_text("raise ImportError('no such library')\n")
-    code = f"""
+    code = """
 import json
 from narrowpass_ir.light_import import import_light
 try:

@@ -73,9 +73,7 @@ def folder(tmp_path):
         numpy_helper.from_array(rng.standard_normal(shape, np.float32), name)
         for name, shape in {"w": (WIDTH, INNER), "v": (INNER, WIDTH)}.items()
     ]
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in "xy"
-    )
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in "xy")
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
@@ -83,7 +81,9 @@ def folder(tmp_path):
     ]
     graph = helper.make_graph(nodes, "perceptron", [x], [y], weights)
     opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "model.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "model.onnx"
+    )
     np.save(tmp_path / "x.npy", rng.standard_normal((2, WIDTH), np.float32))
     return tmp_path
 
@@ -102,7 +102,7 @@ def wait_for(path, worker):
 
 
 def check(worker, folder):
-    """Compare with onnxruntime: float32, of sums of 8192 numbers in another order."""
+    """Compare with onnxruntime: float32, 8192 terms added in another order."""
     assert worker.wait(PATIENCE) == 0
     session = onnxruntime.InferenceSession(
         str(folder / "model.onnx"), providers=["CPUExecutionProvider"]

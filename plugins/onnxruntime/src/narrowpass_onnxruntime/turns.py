@@ -13,7 +13,7 @@ LOCK = ".lock"
 """How the name of a lock ends, beside the name of what is built."""
 
 _PATIENCE = 600.0
-"""Seconds after which a process that waits builds for itself: a search among types takes minutes."""
+"""Seconds after which a process that waits builds for itself: to choose types takes minutes."""
 
 _log = logging.getLogger("narrowpass.onnxruntime")
 
@@ -23,7 +23,7 @@ def turn(path: Path, patience: float = _PATIENCE) -> Iterator[None]:
     """Hold the turn to build the file or folder at `path`, which others may want to build, too.
 
     Who comes second waits, and should look for the result first. The lock is one of the system: a
-    process that ends, however it does, gives its turn back. After `patience` seconds whoever waits
+    process that ends, however it does, no longer has its turn. After `patience` seconds whoever waits
     goes on, with a warning: then two build the same, and each writes it in one step.
 
     Args:

@@ -186,8 +186,8 @@ class ProviderSession:
             self._log.info(f"left to other providers: {_line(node, reasons)}")
         if self._spins and 0 < len(left) < len(graph.nodes):
             self._log.info(
-                "threads of onnxruntime spin after the nodes that are left, and take processors from "
-                f"those that are taken; set the session's entry {SPINNING} to 0"
+                "threads of onnxruntime spin after the nodes that are left, and take processors "
+                f"from those that are taken; set the session's entry {SPINNING} to 0"
             )
 
 

@@ -168,7 +168,7 @@ def _signature(*specs: Sequence[Sequence[Any]]) -> Signature:
 def code_of(packages: tuple[str, ...]) -> tuple[str, ...]:
     """Return what identifies the code that plans: versions, and the status of each source file.
 
-    It is asked for once: a process goes on with the code that it has, whatever becomes of the files.
+    Asked for once: a process goes on with the code that it has, whatever becomes of the files.
     """
     return tuple(_code_of(packages))
 
