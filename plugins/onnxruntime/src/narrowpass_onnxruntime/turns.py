@@ -23,8 +23,8 @@ def turn(path: Path, patience: float = _PATIENCE) -> Iterator[None]:
     """Hold the turn to build the file or folder at `path`, which others may want to build, too.
 
     Who comes second waits, and should look for the result first. The lock is one of the system: a
-    process that ends, however it does, no longer has its turn. After `patience` seconds whoever waits
-    goes on, with a warning: then two build the same, and each writes it in one step.
+    process that ends, however it does, loses its turn. After `patience` seconds whoever waits goes
+    on, with a warning: then two build the same, and each writes it in one step.
 
     Args:
         path: of what is built; its folder exists.
