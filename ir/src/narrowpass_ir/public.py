@@ -21,7 +21,6 @@ PUBLIC_MODULES = (
     "narrowpass_ir.inference",
     "narrowpass_ir.io",
     "narrowpass_ir.io.steps",
-    "narrowpass_ir.light_import",
     "narrowpass_ir.movement",
     "narrowpass_ir.public",
     "narrowpass_ir.siblings",

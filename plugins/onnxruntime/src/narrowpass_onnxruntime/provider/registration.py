@@ -23,7 +23,7 @@ def register() -> None:
     """
     import onnxruntime
 
-    from narrowpass_ir.light_import import import_light
+    from narrowpass_onnxruntime.light_import import import_light
 
     import_light()
     from narrowpass_onnxruntime.provider import callbacks

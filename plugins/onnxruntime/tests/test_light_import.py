@@ -26,7 +26,7 @@ import sympy
 texts.append(str(sympy.Symbol("x") + sympy.Symbol("x")))
 print(json.dumps([early, type(sympy).__name__, texts, values]))
 """
-LIGHT = "from narrowpass_ir.light_import import import_light; import_light()"
+LIGHT = "from narrowpass_onnxruntime.light_import import import_light; import_light()"
 
 
 def run(code, *folders):
@@ -77,7 +77,7 @@ def test_a_library_that_is_not_there_is_an_import_error(tmp_path):
     (tmp_path / "onnx_ir.py").write_text("raise ImportError('no such library')\n")
     code = """
 import json
-from narrowpass_ir.light_import import import_light
+from narrowpass_onnxruntime.light_import import import_light
 try:
     import_light()
 except ImportError as error:
