@@ -392,7 +392,7 @@ def test_methods_of_other_code_are_planned_again(tmp_path, bundle, load, planned
 
 
 def test_code_is_known_by_each_of_its_files():
-    lines = [*stored_methods.code_of(["narrowpass_planning", "narrowpass_xnn_cpu"])]
+    lines = [*stored_methods.code_of(("narrowpass_planning", "narrowpass_xnn_cpu"))]
     for name in ("memory/arena.py", "lower/rules.py"):
         assert sum(f"/{name} " in line for line in lines) == 1
     assert any(".so " in line for line in lines)
