@@ -61,8 +61,14 @@ def sample_status(calibration: str | None) -> Sequence[str]:
 def processor(backend: Backend) -> str:
     """Return what times of kernels depend on: the processor, its instruction sets, their number."""
     details = " ".join(f"{name}={text}" for name, text in sorted(backend.details().items()))
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_model_name()} {details} {count}"
+    return f"{_model_name()} {details} {processors()}"
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _model_name() -> str:

@@ -1,5 +1,6 @@
 """Bundles that sessions keep on disk: how they are found, and when they are deleted."""
 
+import hashlib
 import json
 import os
 import stat
@@ -46,6 +47,15 @@ def test_blocks_are_condensed_as_in_the_paper(size, start, level):
     target = ffi.cast("uint64_t *", pairs.ctypes.data)
     lib.np_condense(given + start, size, ffi.from_buffer(key), target, level)
     assert pairs.reshape(-1).tolist() == condensed(data[start:], key)
+
+
+@pytest.mark.parametrize("size", [1 << 16, 20 * BLOCK, 20 * BLOCK + 1, 21 * BLOCK - 1])
+def test_threads_do_not_change_the_name_of_a_content(size):
+    data = np.random.default_rng(3).integers(0, 256, size, np.uint8)
+    names = {identities.Identities(b"secret", threads)._content(data) for threads in (1, 2, 3, 9)}
+    key = hashlib.shake_256(b"secret").digest(lib.NP_CONDENSE_KEY)
+    pairs = np.array(condensed(data.tobytes(), key), np.uint64)
+    assert names == {f"{size} {hashlib.sha256(pairs.data).hexdigest()}"}
 
 
 @pytest.fixture

@@ -21,7 +21,13 @@ from narrowpass.calibration.samples import Samples
 from narrowpass.errors import NarrowpassError
 from narrowpass.framework.pipeline import Pipeline
 from narrowpass.framework.plugins import installed_plugins
-from narrowpass_onnxruntime.narrowing import is_repeatable, processor, sample_status, with_auto
+from narrowpass_onnxruntime.narrowing import (
+    is_repeatable,
+    processor,
+    processors,
+    sample_status,
+    with_auto,
+)
 from narrowpass_onnxruntime.provider.graph import Graph, Node
 from narrowpass_onnxruntime.provider.identities import Identities
 from narrowpass_onnxruntime.provider.kept import KeptBundles
@@ -129,7 +135,7 @@ class GroupCompiler:
     ) -> str:
         """Name a group by all that its bundle follows from; see `Identities`."""
         content = hashlib.sha256()
-        identities = Identities(secret)
+        identities = Identities(secret, self._options.threads or processors())
 
         def add(*parts: object) -> None:
             for part in parts:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ _MAPPED = re.compile(
 )
 """A private mapping of a file in ``/proc/self/smaps``, with what was written to it and is only in
 this process."""
+
+_MOST_THREADS = 4
 
 _KEY = "key"
 _SECRET = 32
@@ -59,9 +62,11 @@ class Identities:
 
     Args:
         secret: that names of contents depend on; see `secret_of`.
+        threads: that hash a large constant; more than a few wait for the same memory.
     """
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, threads: int = 1) -> None:
+        self._threads = min(threads, _MOST_THREADS)
         self._key = hashlib.shake_256(secret).digest(lib.NP_CONDENSE_KEY)
         self._files = _files()
         self._mappings: list[_Mapping] | None = None  # read where a constant is in one of the files
@@ -90,14 +95,28 @@ class Identities:
         if memory.nbytes < _SMALL:
             return hashlib.sha256(memory.data).hexdigest()
         pairs = np.empty((-(-memory.nbytes // lib.NP_CONDENSE_BLOCK), 2), np.uint64)
+        share = -(-len(pairs) // self._threads)  # blocks of a thread
+        with ThreadPoolExecutor(self._threads) as pool:
+            for _ in pool.map(
+                lambda first: self._condense(memory, pairs, first, share),
+                range(0, len(pairs), share),
+            ):
+                pass
+        return f"{memory.nbytes} {hashlib.sha256(pairs.data).hexdigest()}"
+
+    def _condense(
+        self, memory: np.ndarray[Any, Any], pairs: np.ndarray[Any, Any], first: int, count: int
+    ) -> None:
+        """Write the pairs of so many blocks, without the interpreter's lock."""
+        block = lib.NP_CONDENSE_BLOCK
+        part = memory[first * block : (first + count) * block]
         lib.np_condense(
-            ffi.from_buffer(memory),
-            memory.nbytes,
+            ffi.from_buffer(part),
+            part.nbytes,
             ffi.from_buffer(self._key),
-            ffi.cast("uint64_t *", pairs.ctypes.data),
+            ffi.cast("uint64_t *", pairs[first:].ctypes.data),
             lib.np_condense_levels() - 1,
         )
-        return f"{memory.nbytes} {hashlib.sha256(pairs.data).hexdigest()}"
 
 
 def secret_of(folder: Path) -> bytes:
