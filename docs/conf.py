@@ -40,6 +40,19 @@ myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = f"narrowpass {version}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_js_files = ["versions.js"]
+templates_path = ["_templates"]
+# Furo's own parts, and below them the list of versions.
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+        "versions.html",
+    ]
+}
 html_copy_source = False
 html_show_sphinx = False
