@@ -1,5 +1,6 @@
 """The site builds without a warning, without the network, and has what the code offers."""
 
+import json
 import subprocess
 import sys
 import zlib
@@ -67,3 +68,64 @@ def test_no_page_asks_for_anything_elsewhere(site):
         text = page.read_text("utf-8")
         assert 'src="http' not in text, page
         assert '<link rel="stylesheet" href="http' not in text, page
+
+
+@pytest.fixture(scope="module")
+def search(site):
+    """Return a function that returns the pages that have all words of a text, as the search does.
+
+    The words are stemmed, and the frequent ones left out, by Sphinx; the index is the site's.
+    """
+    from sphinx.search.en import SearchEnglish
+
+    text = (site / "searchindex.js").read_text("utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    language = SearchEnglish({})
+
+    def pages(word):
+        """The pages that have a word, in titles or below them: a number where there is one."""
+        stem = language.stem(word)
+        found = [index[part].get(stem, []) for part in ("terms", "titleterms")]
+        return {n for each in found for n in ([each] if isinstance(each, int) else each)}
+
+    def find(query):
+        words = [word.lower() for word in language.split(query)]
+        hits = [pages(word) for word in words if language.word_filter(word)]
+        return {index["docnames"][number] for number in set.intersection(*hits)}
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("GEMM", "reference/kernels"),
+        ("GEMV", "reference/kernels"),
+        ("microkernel", "reference/glossary"),
+        ("requantization", "explanation/xnn-cpu"),
+        ("KV cache", "howto/generate"),
+        ("epilogue", "explanation/xnn-cpu"),
+        ("im2col", "explanation/fast-path/int8"),
+        ("calibration", "howto/calibration"),
+        ("per-channel", "explanation/symmetric-int8"),
+        ("weight-only", "explanation/int4"),
+        ("dynamic quantization", "explanation/symmetric-int8"),
+        ("post-training quantization", "explanation/quantization-accuracy"),
+        ("PTQ", "reference/glossary"),
+        ("QAT", "reference/glossary"),
+        ("AMX", "explanation/fast-path/amx"),
+        ("VNNI", "explanation/xnn-cpu"),
+        ("first token", "explanation/fast-path/decoders"),
+        ("time to first token", "reference/glossary"),
+        ("speculative decoding", "howto/generate"),
+        ("operator fusion", "explanation/architecture"),
+        ("thread pool", "explanation/xnn-cpu"),
+        ("execution provider", "howto/onnxruntime"),
+    ],
+)
+def test_search_finds_the_words_of_the_field(search, query, page):
+    assert page in search(query)
+
+
+def test_search_finds_no_word_that_is_not_there(search):
+    assert not search("xylophone")
