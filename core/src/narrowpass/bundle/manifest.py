@@ -9,7 +9,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -196,7 +196,10 @@ class Manifest:
         raw.pop("sha256", None)
         raw.setdefault("states", [])
         raw.setdefault("assets", [])
-        manifest: Manifest = _convert(raw, cls, "the manifest")
+        try:
+            manifest: Manifest = _reader(typing.cast("Any", cls))(raw)
+        except _UnfitError as error:
+            raise BundleError(f"the manifest{error.way}{error}") from None
         return manifest
 
 
@@ -217,49 +220,95 @@ def _parse(data: bytes) -> dict[str, Any] | None:
     return raw if isinstance(raw, dict) and raw.get("format") == FORMAT else None
 
 
-def _convert(raw: Any, hint: Any, where: str) -> Any:
-    """Turn JSON into a value of type `hint`; `where` names the place in messages."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _convert_fields(raw, hint, where)
-    origin, arms = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and isinstance(raw, list):
-        return tuple(_convert(item, arms[0], f"{where}[{i}]") for i, item in enumerate(raw))
-    if origin is Mapping and isinstance(raw, dict):
-        return {key: _convert(item, arms[1], f"{where}[{key!r}]") for key, item in raw.items()}
-    if origin in (types.UnionType, typing.Union):
-        return _convert_union(raw, arms, where)
-    if hint in (str, int) and type(raw) is hint and (hint is not int or raw >= 0):
-        return raw
-    raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
+class _UnfitError(Exception):
+    """A value is not as the format says; `way` leads to it, and grows on the way out."""
+
+    way = ""
 
 
 @functools.cache
-def _hints(cls: Hashable) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return a function that turns JSON into a value of type `hint`, or raises `_UnfitError`."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        readers = {name: _reader(kind) for name, kind in typing.get_type_hints(hint).items()}
+        readers |= dict.fromkeys(readers.keys() & {"sha256", "header_sha256"}, _read_sha256)
+        return functools.partial(_read_fields, hint, readers)
+    origin, arms = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return functools.partial(_read_list, _reader(arms[0]))
+    if origin is Mapping:
+        return functools.partial(_read_mapping, _reader(arms[1]))
+    if origin in (types.UnionType, typing.Union):
+        kinds = [list if typing.get_origin(arm) is tuple else arm for arm in arms]
+        return functools.partial(_read_union, dict(zip(kinds, map(_reader, arms), strict=True)))
+    return _read_count if hint is int else functools.partial(_read_plain, hint)
 
 
-def _convert_fields(raw: Any, cls: type[_T], where: str) -> _T:
-    if not isinstance(raw, dict):
-        raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
-    hints: dict[str, Any] = _hints(typing.cast("Hashable", cls))
-    for name in sorted(hints.keys() - raw.keys()):
-        raise BundleError(f"{where} lacks the field {name!r}")
-    for name in sorted(raw.keys() - hints.keys()):
-        raise BundleError(f"{where} has an unknown field {name!r}")
-    values = {name: _convert(raw[name], hint, f"{where}.{name}") for name, hint in hints.items()}
-    for name in values.keys() & {"sha256", "header_sha256"}:
-        if not _SHA256.fullmatch(values[name]):
-            raise BundleError(f"{where}.{name} is not a SHA-256: {_shown(values[name])}")
+def _read_plain(kind: type[_T], raw: Any) -> _T:
+    if type(raw) is not kind:
+        raise _UnfitError(f" is not as the format says: {_shown(raw)}")
+    return raw
+
+
+def _read_count(raw: Any) -> int:
+    number = _read_plain(int, raw)
+    if number < 0:
+        raise _UnfitError(f" is not as the format says: {_shown(raw)}")
+    return number
+
+
+def _read_sha256(raw: Any) -> str:
+    text = _read_plain(str, raw)
+    if not _SHA256.fullmatch(text):
+        raise _UnfitError(f" is not a SHA-256: {_shown(raw)}")
+    return text
+
+
+def _read_union(readers: Mapping[type, Callable[[Any], Any]], raw: Any) -> Any:
+    read = readers.get(type(raw))
+    if read is None:
+        raise _UnfitError(f" is not as the format says: {_shown(raw)}")
+    return read(raw)
+
+
+def _read_list(read: Callable[[Any], Any], raw: Any) -> tuple[Any, ...]:
+    items: list[Any] = _read_plain(list, raw)
+    found: list[Any] = []
+    try:
+        for item in items:
+            found.append(read(item))  # noqa: PERF401  # its length says where an error was
+    except _UnfitError as error:
+        error.way = f"[{len(found)}]{error.way}"
+        raise
+    return tuple(found)
+
+
+def _read_mapping(read: Callable[[Any], Any], raw: Any) -> dict[str, Any]:
+    items: dict[str, Any] = _read_plain(dict, raw)
+    found, key = {}, ""
+    try:
+        for key, item in items.items():
+            found[key] = read(item)
+    except _UnfitError as error:
+        error.way = f"[{key!r}]{error.way}"
+        raise
+    return found
+
+
+def _read_fields(cls: type[_T], readers: Mapping[str, Callable[[Any], Any]], raw: Any) -> _T:
+    fields: dict[str, Any] = _read_plain(dict, raw)
+    values, name = {}, ""
+    for name in sorted(readers.keys() - fields.keys()):
+        raise _UnfitError(f" lacks the field {name!r}")
+    for name in sorted(fields.keys() - readers.keys()):
+        raise _UnfitError(f" has an unknown field {name!r}")
+    try:
+        for name, read in readers.items():
+            values[name] = read(fields[name])
+    except _UnfitError as error:
+        error.way = f".{name}{error.way}"
+        raise
     return cls(**values)
-
-
-def _convert_union(raw: Any, arms: tuple[Any, ...], where: str) -> Any:
-    if raw is None and type(None) in arms:
-        return None
-    fitting = [arm for arm in arms if arm is type(raw) or typing.get_origin(arm) is tuple]
-    if not fitting:
-        raise BundleError(f"{where} is not as the format says: {_shown(raw)}")
-    return _convert(raw, fitting[0], where)
 
 
 def _shown(raw: Any) -> str:
