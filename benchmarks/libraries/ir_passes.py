@@ -1,9 +1,9 @@
 """Compare passes of onnx-ir with ours that do the same.
 
 ``python benchmarks/libraries/ir_passes.py MODEL ...``, with ``pip install onnxscript`` for the
-folding of constants. Prints for each model, and each pair of passes, the nodes and initializers that are
-left, and the median time of five runs, each on a model that is loaded anew; checks between passes
-are not timed.
+folding of constants. Prints for each model, and each pair of passes, the nodes, initializers and
+known shapes that are left, and the median time of five runs, each on a model that is loaded anew;
+checks between passes are not timed.
 """
 
 from __future__ import annotations
