@@ -6,17 +6,18 @@ import sys
 
 PROGRAM = """
 import ctypes, os, sys
-from narrowpass_auto.choice.quiet import stdout_to_stderr
+from narrowpass_auto.choice.quiet import without_solver_lines
 libc = ctypes.CDLL(None)
 print("before")
 libc.printf(b"C before\\n")
-with stdout_to_stderr():
+with without_solver_lines():
+    libc.printf(b"HighsMipSolverData::some line;\\n")
     libc.printf(b"C within\\n")
 print("after")
 """
 
 
-def test_what_c_prints_goes_to_standard_error():
+def test_what_others_print_goes_to_standard_error():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
@@ -27,8 +28,8 @@ def test_what_c_prints_goes_to_standard_error():
 def test_a_closed_standard_output_stays_closed():
     program = (
         "import os\nos.close(1)\n"
-        "from narrowpass_auto.choice.quiet import stdout_to_stderr\n"
-        "with stdout_to_stderr():\n    pass\n"
+        "from narrowpass_auto.choice.quiet import without_solver_lines\n"
+        "with without_solver_lines():\n    pass\n"
         "try:\n    os.fstat(1)\nexcept OSError:\n    os._exit(7)\n"
     )
     read, write = os.pipe()
@@ -39,11 +40,11 @@ def test_a_closed_standard_output_stays_closed():
 
 
 def test_errors_pass():
-    from narrowpass_auto.choice.quiet import stdout_to_stderr
+    from narrowpass_auto.choice.quiet import without_solver_lines
 
     before = os.fstat(1)
     try:
-        with stdout_to_stderr():
+        with without_solver_lines():
             raise KeyError("x")
     except KeyError:
         pass

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowpass.errors import PassError
-from narrowpass_auto.choice.quiet import stdout_to_stderr
+from narrowpass_auto.choice.quiet import without_solver_lines
 
 if TYPE_CHECKING:
     from scipy.optimize import LinearConstraint
@@ -172,7 +172,7 @@ class Problem:
             least[: len(most)] += _TIES * np.array(most) / budget
         from scipy.optimize import Bounds, milp
 
-        with stdout_to_stderr():
+        with without_solver_lines():
             solved = milp(
                 least,
                 integrality=np.ones(len(objective)),

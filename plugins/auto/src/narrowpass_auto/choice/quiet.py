@@ -6,21 +6,24 @@ import contextlib
 import ctypes
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 
 _LOCK = threading.Lock()
+_SOLVER = b"Highs"
 
 
 @contextlib.contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """Send what is written to the file of standard output to standard error for a while.
+def without_solver_lines() -> Iterator[None]:
+    """Keep the solver's own lines off standard output for a while.
 
-    HiGHS prints a line there in some solutions, whatever its options. Where standard output or
-    error is closed, nothing is changed.
+    HiGHS prints a line there in some solutions, whatever its options. What else is written to the
+    file of standard output meanwhile, by other threads, goes to standard error afterwards. Where
+    standard output is closed, nothing is changed.
     """
-    with _LOCK:
-        saved = _redirect()
+    with _LOCK, tempfile.TemporaryFile() as held:
+        saved = _redirect(held.fileno())
         try:
             yield
         finally:
@@ -28,19 +31,20 @@ def stdout_to_stderr() -> Iterator[None]:
                 _flush()
                 os.dup2(saved, 1)
                 os.close(saved)
+                held.seek(0)
+                others = [line for line in held if not line.startswith(_SOLVER)]
+                with contextlib.suppress(OSError):  # standard error is closed
+                    os.write(2, b"".join(others))
 
 
-def _redirect() -> int | None:
+def _redirect(target: int) -> int | None:
+    """Let standard output be another file, and return a descriptor of what it was."""
     _flush()
     try:
         saved = os.dup(1)
     except OSError:
         return None
-    try:
-        os.dup2(2, 1)
-    except OSError:
-        os.close(saved)
-        return None
+    os.dup2(target, 1)
     return saved
 
 
