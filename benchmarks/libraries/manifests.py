@@ -21,7 +21,6 @@ from typing import Any
 
 import cattrs
 import msgspec
-from cattrs.preconf.json import make_converter
 
 from narrowpass.bundle.manifest import (
     FileInfo,
@@ -76,7 +75,7 @@ def by_msgspec(data: bytes) -> Manifest:
 
 @functools.cache
 def _converter() -> cattrs.Converter:
-    return make_converter(forbid_extra_keys=True, detailed_validation=True)
+    return cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
 
 
 def by_cattrs(data: bytes) -> Manifest:

@@ -68,7 +68,8 @@ def new_plugin(state: State, name: str, kind: str, into: str, as_json: bool) -> 
         return
     for path in files:
         click.echo(folder / path)
-    state.note(f"install it: pip install --group {folder}/pyproject.toml:test -e {folder}")
+    install = f"pip install --group {folder}/pyproject.toml:test -e {folder}"
+    state.note(f"install it, by pip 25.1 or later: {install}")
     state.note(f"test it: pytest {folder}")
 
 
