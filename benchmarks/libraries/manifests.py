@@ -21,6 +21,7 @@ from typing import Any
 
 import cattrs
 import msgspec
+from cattrs.preconf.json import configure_converter
 
 from narrowpass.bundle.manifest import (
     FileInfo,
@@ -75,7 +76,9 @@ def by_msgspec(data: bytes) -> Manifest:
 
 @functools.cache
 def _converter() -> cattrs.Converter:
-    return cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
+    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
+    configure_converter(converter)
+    return converter
 
 
 def by_cattrs(data: bytes) -> Manifest:
