@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from narrowpass.cli.options import json_option
+from narrowpass.cli.options import json_option, parse_bytes
 from narrowpass.cli.output import print_json
 
 if TYPE_CHECKING:
     from narrowpass_planning.weights.folder import Listed
-
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 _folder_option = click.option(
     "--cache-dir",
@@ -81,7 +76,7 @@ def prune(max_size: str, cache_dir: Path | None, as_json: bool) -> None:
     from narrowpass_xnn_cpu.native.packer import PACKER
 
     place = folder.chosen_folder(cache_dir)
-    deleted = folder.prune(place, _bytes(max_size), PACKER)
+    deleted = folder.prune(place, parse_bytes("--max-size", max_size), PACKER)
     if as_json:
         _print_json(place, deleted)
         return
@@ -119,13 +114,3 @@ def _print_json(place: Path, items: Iterable[Listed]) -> None:
         for item in items
     ]
     print_json({"folder": str(place), "files": rows})
-
-
-def _bytes(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or match[2].upper() not in _UNITS:
-        raise click.BadParameter(
-            f"{text!r} is not a size; write 500MB or 2GiB", param_hint="'--max-size'"
-        )
-    # As a fraction: a float would round, and overflows where somebody means no limit at all.
-    return int(Fraction(match[1]) * _UNITS[match[2].upper()])

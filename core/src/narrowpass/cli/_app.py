@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from narrowpass.cli._errors import report
+from narrowpass.cli._limits import LIMITS, limit_options, name_memory_limit
 from narrowpass.cli._logging import logging_to_stderr, set_level
 from narrowpass.cli.output import color, printable
 from narrowpass.cli.state import State
@@ -86,8 +87,16 @@ class CommandLine(click.Group):
         return registry.commands
 
     def invoke(self, ctx: click.Context) -> None:
-        """Run the command; what it printed is out when this returns."""
-        super().invoke(ctx)
+        """Run the command; what it printed is out when this returns.
+
+        Raises:
+            InputError: it needs more memory than ``--max-memory`` allows.
+        """
+        try:
+            super().invoke(ctx)
+        except (MemoryError, NarrowpassError) as error:
+            name_memory_limit(ctx, error)
+            raise
         if sys.stdout is not None:  # it may have been closed before Python started
             sys.stdout.flush()
 
@@ -139,37 +148,31 @@ _AFTER = "of_group_"
 
 
 def _with_group_options(command: click.Command) -> click.Command:
-    """Let a command take ``-q``, ``-v`` and ``--traceback`` of the group, too; help is silent."""
+    """Let a command take options of the group, too; its help does not list them."""
     if isinstance(command, click.Group):
         for child in command.commands.values():
             _with_group_options(child)
     taken = {flag for parameter in command.params for flag in parameter.opts}
-    added: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-        (("-v", "--verbose"), {"count": True}),
-        (("-q", "--quiet"), {"is_flag": True}),
-        (("--traceback",), {"is_flag": True}),
+    note: dict[str, Any] = {"callback": _take_group_option}
+    added: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...] = (
+        (("-v", "--verbose"), {"count": True, **note}),
+        (("-q", "--quiet"), {"is_flag": True, **note}),
+        (("--traceback",), {"is_flag": True}),  # asked of the arguments
+        *(((flag,), settings) for flag, settings in LIMITS),
     )
     for flags, settings in added:
         free = [flag for flag in flags if flag not in taken]
         if free:
-            name = _AFTER + flags[-1].removeprefix("--")
-            command.params.append(
-                click.Option(
-                    [name, *free],
-                    hidden=True,
-                    expose_value=False,
-                    is_eager=True,
-                    callback=_take_group_option,
-                    **settings,
-                )
-            )
+            name = _AFTER + flags[-1].removeprefix("--").replace("-", "_")
+            options = {**settings, "hidden": True, "expose_value": False, "is_eager": True}
+            command.params.append(click.Option([name, *free], **options))
     return command
 
 
 def _take_group_option(ctx: click.Context, parameter: click.Parameter, value: int) -> None:
     """Do what the option before the command does."""
     name = (parameter.name or "").removeprefix(_AFTER)
-    if not value or ctx.resilient_parsing or name == "traceback":  # asked of the arguments
+    if not value or ctx.resilient_parsing:
         return
     given = ctx.find_root().params
     given[name] = given.get(name, 0) + value
@@ -194,6 +197,7 @@ def _take_group_option(ctx: click.Context, parameter: click.Parameter, value: in
 @click.option("-v", "--verbose", count=True, help="Print notes of passes (-vv: all log messages).")
 @click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
 @click.option("--traceback", is_flag=True, help="Show tracebacks of errors.")
+@limit_options
 @click.option(
     "--version",
     is_flag=True,

@@ -7,6 +7,7 @@ import traceback
 
 import click
 
+from narrowpass.cli._limits import TimeoutInterrupt
 from narrowpass.cli.output import color, visible
 from narrowpass.errors import NarrowpassError
 
@@ -42,6 +43,9 @@ def describe(error: BaseException) -> tuple[str, int]:
         return _usage(error), error.exit_code
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
+    cause = error.__cause__ if isinstance(error, click.Abort) else error
+    if isinstance(cause, TimeoutInterrupt):
+        return str(cause), 1
     if isinstance(error, (click.Abort, KeyboardInterrupt, EOFError)):
         return "interrupted", INTERRUPTED
     if isinstance(error, MemoryError):

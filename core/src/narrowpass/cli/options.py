@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from narrowpass.framework.plugins import Registry
 
 _SHAPE = re.compile(r"\d+(x\d+)*")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def _registry(ctx: click.Context) -> Registry | None:
@@ -145,6 +148,19 @@ def split_pair(option: str, text: str, form: str) -> tuple[str, str]:
     if not equals or not name or not value:
         raise UsageError(f"{option} {text}: pass {form}")
     return name, value
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """Read a size in bytes, with a unit or without.
+
+    Raises:
+        UsageError: it is not of the form 500MB or 2GiB.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise UsageError(f"{option} {text}: this is not a size; pass 500MB or 2GiB")
+    # As a fraction: a float would round, and overflows where somebody means no limit at all.
+    return int(Fraction(match[1]) * _UNITS[match[2].upper()])
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
