@@ -1,0 +1,121 @@
+"""Calls of the command line that the other tests do not make: refusals, and rare outputs."""
+
+from __future__ import annotations
+
+import errno
+
+import click
+import pytest
+
+from narrowpass import Instrument
+from narrowpass.cli import _errors, completion, output
+from narrowpass.cli._summary import Each
+from narrowpass.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a.onnx", "b.onnx", "-o", "x.narrow"), "several models need names"),
+        (("one=", "two=b.onnx", "-o", "x.narrow"), "there is no file after '='"),
+        (("one=a.onnx", "one=b.onnx", "-o", "x.narrow"), "'one' is given twice"),
+        (("a.onnx", "-o", ""), "the name of the output is empty"),
+        (("a.onnx", "-o", "none/x.narrow"), "the folder none does not exist"),
+        (("a.onnx", "-o", "full"), "is a folder with other things in it"),
+        (("a.onnx", "-o", "x.narrow", "--max-error", "rel:1e-2"), "pass auto is not installed"),
+    ],
+)
+def test_wrong_calls_of_build(call, tmp_path, arguments, said):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    assert said in call("build", *arguments, code=2).err
+    assert (tmp_path / "full" / "notes.txt").read_text() == "mine"
+
+
+def test_failures_are_handed_to_the_instrument_of_the_method():
+    class Noted(Instrument):
+        name = "noted"
+
+        def __init__(self):
+            self.seen = []
+
+        def failed(self, pass_, error):
+            self.seen.append(error)
+
+    one, other = Noted(), Noted()
+    each = Each([one, other])
+    each.finish()
+    error = ValueError("x")
+    each.failed(None, error)
+    assert (one.seen, other.seen) == ([], [error])
+
+
+def test_a_shell_that_click_does_not_know(call, monkeypatch):
+    monkeypatch.setattr(completion, "get_completion_class", lambda shell: None)
+    assert "no completion for zsh; upgrade click" in call("completion", "zsh", code=2).err
+
+
+def test_the_list_of_backends_where_none_can_run(call, install, monkeypatch):
+    from narrowpass_reference import ReferenceBackend
+
+    monkeypatch.setattr(ReferenceBackend, "available", lambda self: "not today")
+    found = call("backends", "--json").json["backends"]
+    assert [(row["available"], row["default"]) for row in found] == [(False, False)]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (5 * 10**9, "5.0 GB"),
+        (2 * 10**12, "2.0 TB"),
+        (7 * 10**15, "7000.0 TB"),
+    ],
+)
+def test_sizes(count, text):
+    assert output.format_bytes(count) == text
+
+
+def test_a_module_has_the_group_and_nothing_else():
+    import narrowpass.cli
+
+    assert isinstance(narrowpass.cli.app, click.Group)
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = narrowpass.cli.other
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "f"), "f: No space left; free space", 1),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n", 1),
+        (OSError(), "OSError", 1),
+        (RecursionError(), "nested too deeply", 1),
+        (MemoryError("8 GB"), "out of memory: 8 GB;", 1),
+        (EOFError(), "interrupted", 130),
+        (click.UsageError("no"), "no", 2),
+        (click.ClickException("bad"), "bad", 1),
+        (click.exceptions.Exit(3), "internal error: Exit", 1),
+        (UsageError("so"), "so", 2),
+        (KeyError("k"), "internal error: KeyError: 'k'", 1),
+    ],
+)
+def test_sentences_of_errors(error, said, code):
+    text, found = _errors.describe(error)
+    assert said in text
+    assert found == code
+
+
+@pytest.mark.parametrize("text", ["500MB", "500 mb", "0.5GB", "500000000"])
+def test_sizes_are_read(text):
+    from narrowpass.cli.options import parse_bytes
+
+    assert parse_bytes("--max-size", text) == 500_000_000
+    assert parse_bytes("--max-size", "1 KiB") == 1024
+    for wrong in ("", "MB", "1TBx", "1,5GB", "-1", "0x10"):
+        with pytest.raises(UsageError, match="is not a size; pass 500MB or 2GiB"):
+            parse_bytes("--max-size", wrong)
