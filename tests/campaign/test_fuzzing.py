@@ -18,7 +18,7 @@ from narrowpass.errors import NarrowpassError
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
-NEEDS = {"packed": "narrowpass_xnn_cpu", "gguf": "narrowpass_gguf"}
+NEEDS = {"packed": "narrowpass_xnn_cpu", "method": "narrowpass_xnn_cpu", "gguf": "narrowpass_gguf"}
 INPUTS = int(os.environ.get("NARROWPASS_FUZZ_INPUTS", "20000"))
 """How many inputs the long form tries for each target."""
 

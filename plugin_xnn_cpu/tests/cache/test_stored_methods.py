@@ -534,3 +534,53 @@ def test_methods_are_pruned_with_their_weights(tmp_path, bundle, load, planned):
     assert not stored(tmp_path)
     load().close()
     assert planned == ["main"] * 2
+
+
+# Documents that are damaged, and whose checksums are right
+
+
+def damaged(path: Path, monkeypatch, change) -> None:
+    """Change the document of a file; whoever can write it can make its checksum right."""
+    from narrowpass_planning.stored import file
+
+    header, text = path.read_bytes()[: file._FORMAT.size], path.read_bytes()[file._FORMAT.size :]
+    text = change(text)
+    fields = file.MAGIC, file.VERSION, 0, len(text), file._FORMAT.unpack(header)[4]
+    path.write_bytes(file._FORMAT.pack(*fields) + text)
+    right = path.read_bytes()[24 : file._FORMAT.size]
+    digest = file._digest
+    monkeypatch.setattr(
+        file, "_digest", lambda key, given: right if given == text else digest(key, given)
+    )
+
+
+@pytest.mark.parametrize("what", ["method", "signatures"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(b'"', b"'"),
+        lambda text: b"[" * 100_000,
+        lambda text: b"[3]",
+        lambda text: text.replace(b"[", b"[99,", 3),
+        lambda text: text.replace(b"float", b"floot"),
+    ],
+    ids=["no JSON", "nested too deeply", "a list", "more elements", "no dtype"],
+)
+def test_a_damaged_document_is_planned_again(tmp_path, monkeypatch, load, planned, change, what):
+    save(tmp_path, main=linear(np.eye(24, dtype=np.float32)))
+    load().close()
+    with load():
+        pass
+    (path,) = [
+        path for path in stored(tmp_path) if (b'"known"' in path.read_bytes()) == (what == "method")
+    ]
+    damaged(path, monkeypatch, change)
+    del planned[:]
+    x = np.ones((1, 24), np.float32)
+    with load() as program:
+        np.testing.assert_array_equal(program.run({"x": x})["y"], x)
+    monkeypatch.undo()
+    del planned[:]
+    with load() as program:
+        np.testing.assert_array_equal(program.run({"x": x})["y"], x)
+    assert planned == []

@@ -75,7 +75,11 @@ class StoredMethods:
         stored = self._read(_SIGNATURES)
         if stored is None:
             return None
-        return {name: _signature(*specs) for name, specs in stored.items()}
+        try:
+            return {name: _signature(*specs) for name, specs in stored.items()}
+        except Exception as error:  # noqa: BLE001  # a document may be wrong in any way
+            _log.warning("methods are compiled again: their file is damaged: %r", error)
+            return None
 
     def note(self, signatures: Mapping[str, Signature]) -> None:
         """Note that all methods have been compiled, and their signatures."""
@@ -102,7 +106,9 @@ class StoredMethods:
             return restored(document, self._storage, self._tensors, context)
         except StaleError as error:
             _log.info("method %r is planned again: %s", name, str(error))
-            return None
+        except Exception as error:  # noqa: BLE001  # a document may be wrong in any way
+            _log.warning("method %r is planned again: its file is damaged: %r", name, error)
+        return None
 
     def save(
         self, method: Method, form: str, appends: Appends | None, context: CompileContext

@@ -67,7 +67,11 @@ def _parsed(data: bytes, key: str) -> Any:
     text = data[_FORMAT.size :]
     if (magic, version, size) != (MAGIC, VERSION, len(text)) or digest != _digest(key, text):
         return None
-    return json.loads(text)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        _log.warning("a stored method is no document: %s", str(error))
+        return None
 
 
 def write(path: Path, key: str, document: Any) -> None:
