@@ -1,4 +1,4 @@
-"""Calls of the command line that the other tests do not make: refusals, and rare outputs."""
+"""Calls of the command line that other tests leave out: refusals, and rare outputs."""
 
 from __future__ import annotations
 

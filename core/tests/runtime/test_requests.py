@@ -54,8 +54,8 @@ def test_arrays_for_results_lie_apart():
         check_targets("main", [memory], ["a", "b"])
 
 
-def test_what_is_too_hard_to_tell_apart_overlaps(monkeypatch):
-    """Whether strided arrays overlap is a Diophantine equation, which numpy may give up on."""
+def test_what_is_too_hard_to_decide_overlaps(monkeypatch):
+    """Whether strided arrays overlap is a Diophantine equation, which numpy solves within a limit only."""
     memory = np.zeros(12, np.float32)
 
     def too_hard(one, other, max_work):

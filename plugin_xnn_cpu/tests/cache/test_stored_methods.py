@@ -540,7 +540,7 @@ def test_methods_are_pruned_with_their_weights(tmp_path, bundle, load, planned):
 
 
 def damaged(path: Path, monkeypatch, change) -> None:
-    """Change the document of a file; whoever can write it can make its checksum right."""
+    """Change the document of a file, with a right checksum."""
     from narrowpass_planning.stored import file
 
     header, text = path.read_bytes()[: file._FORMAT.size], path.read_bytes()[file._FORMAT.size :]
