@@ -32,8 +32,8 @@ def rewrite(path, change):
     file.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("name", ["a\0b"])
-def test_a_path_with_a_nul_is_none(tmp_path, name):
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_names_that_no_file_can_have(tmp_path, name):
     with pytest.raises(UsageError, match="not a path"):
         Bundle.load(f"{tmp_path}/{name}")
     with pytest.raises(UsageError, match="not a path"):

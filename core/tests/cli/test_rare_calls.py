@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass
 
 import click
 import pytest
 
-from narrowpass import Instrument
-from narrowpass.cli import _errors, completion, output
+from narrowpass import Instrument, Pass, PassResult
+from narrowpass.cli import _errors, app, completion, output
+from narrowpass.cli._app import COMMANDS
 from narrowpass.cli._summary import Each
+from narrowpass.cli.passes import _notes
 from narrowpass.errors import UsageError
 
 
@@ -30,6 +33,52 @@ def test_wrong_calls_of_build(call, tmp_path, arguments, said):
     (tmp_path / "full" / "notes.txt").write_text("mine")
     assert said in call("build", *arguments, code=2).err
     assert (tmp_path / "full" / "notes.txt").read_text() == "mine"
+
+
+def test_a_note_names_max_error_where_it_can_be_had(call, install, tmp_path):
+    from onnx import parser, save
+
+    @dataclass(frozen=True)
+    class Auto(Pass):
+        """Chooses nothing."""
+
+        name = "auto"
+
+        def run(self, model, ctx):
+            return PassResult(model, False)
+
+    install(narrowpass_passes=[Auto])
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) {y = Neg(x)}'
+    save(parser.parse_model(text), tmp_path / "m.onnx")
+    assert "--max-error rel:1e-2 chooses" in call("build", "m.onnx", "-o", "m.narrow").err
+
+
+def test_an_argument_with_a_nul(call):
+    assert "has a NUL character; leave it out" in call("plugins", "a\0b", code=2).err
+
+
+def test_an_error_without_a_sentence_prints_nothing(capsys):
+    assert _errors.report(click.ClickException(""), show_traceback=False) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_help_is_silent_on_broken_plugins_while_words_are_completed(install):
+    context = click.Context(app, resilient_parsing=True)
+    install(narrowpass_commands=[click.Command("build")])
+    assert app.list_commands(context) == [*COMMANDS]
+
+
+def test_a_title_on_a_terminal(capsys):
+    output._print_rich(("a",), [["1"]], "Title", ())
+    assert capsys.readouterr().out.splitlines()[0].strip() == "Title"
+
+
+def test_parts_of_a_pass_that_runs_until_nothing_changes():
+    row = {"name": "fold", "parts": ["cse", "dce"], "requires": ["a"]}
+    assert _notes(row) == [
+        "fold must stand after a",
+        "fold runs until nothing changes: cse, dce",
+    ]
 
 
 def test_failures_are_handed_to_the_instrument_of_the_method():

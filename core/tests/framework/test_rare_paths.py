@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +29,7 @@ from narrowpass import (
 )
 from narrowpass.calibration.samples import Samples
 from narrowpass.errors import DataError, PassError, PluginError, UsageError
-from narrowpass.framework import config
+from narrowpass.framework import config, options
 from narrowpass.framework.instruments.reproducer import DESCRIPTION_FILE, Reproducer, Reproduction
 from narrowpass.framework.instruments.timing import Timing
 from narrowpass.framework.options import construct, format_options
@@ -90,6 +91,15 @@ def test_the_targets_own_classifier_takes_part():
 
 
 # Passes, pipelines and instruments
+
+
+class Touch(Pass):
+    """Changes nothing."""
+
+    name = "touch"
+
+    def run(self, model, ctx):
+        return PassResult(model, False)
 
 
 @dataclass(frozen=True)
@@ -216,6 +226,19 @@ def test_a_pass_that_refuses_its_options_names_them():
 # Plugins
 
 
+@dataclass
+class Mutable:
+    """Its parameters come first where a class derives from it and from Pass."""
+
+    steps: int = 0
+
+
+class Thawed(Mutable, Touch):
+    """Can be changed once it is checked."""
+
+    name = "thawed"
+
+
 class OfTheTarget(Reds):
     name = "target"
 
@@ -228,6 +251,7 @@ class Unlike(click.Command):
 @pytest.mark.parametrize(
     ("hook", "given", "said"),
     [
+        ("passes", Thawed, "must be a frozen dataclass"),
         ("classifiers", OfTheTarget(), "that is the target's own"),
         ("commands", type("C", (), {"name": "c"})(), "is not a click.Command"),
         ("commands", Unlike(), "that would be an option"),
@@ -284,6 +308,33 @@ def test_weights_of_a_model_in_memory_are_freed(monkeypatch):
     program = narrowpass.load(model_from_text(TEXT), "reference", plugins=plugins)
     assert collected == [1]
     assert program.run({"x": np.array([-1], np.float32)})["y"].tolist() == [0]
+
+
+def test_public_modules_are_there():
+    from narrowpass.public import PUBLIC_MODULES
+
+    for name in PUBLIC_MODULES:
+        assert importlib.import_module(name).__name__ == name
+
+
+def test_an_option_of_a_type_without_text():
+    with pytest.raises(TypeError, match="options cannot be of type"):
+        options._parse_scalar("x", 3.5)
+
+
+def test_an_error_of_an_option_stays_as_it_is():
+    @dataclass(frozen=True)
+    class Own(Touch):
+        """Refuses its option by the error of options."""
+
+        low: int = 0
+
+        def __post_init__(self):
+            raise options.OptionError("low", "too low")
+
+    with pytest.raises(options.OptionError, match=r"^too low$") as error:
+        construct(Own, {"low": "3"})
+    assert error.value.option == "low"
 
 
 def test_backends_are_abstract():

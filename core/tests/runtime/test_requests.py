@@ -55,7 +55,7 @@ def test_arrays_for_results_lie_apart():
 
 
 def test_what_is_too_hard_to_decide_overlaps(monkeypatch):
-    """Whether strided arrays overlap is a Diophantine equation, which numpy solves within a limit only."""
+    """Whether strided arrays overlap is a Diophantine equation: numpy bounds its work."""
     memory = np.zeros(12, np.float32)
 
     def too_hard(one, other, max_work):
@@ -82,6 +82,15 @@ def test_results_that_are_views_of_the_arrays_are_saved_first():
     # Each result is a view of where the other one is to be written, as where feeds lie there.
     write_outputs({"a": second, "b": first}, {"a": first, "b": second})
     assert memory.tolist() == [3, 4, 5, 0, 1, 2]
+
+
+def test_results_that_lie_elsewhere_are_not_saved():
+    values = {"a": np.ones(3), "b": [np.ones(3)]}
+    first, second = np.zeros(3), np.zeros(3)
+    with pytest.raises(UsageError, match="'b' is not a tensor"):
+        write_outputs(values, {"a": first, "b": second})
+    write_outputs({"a": np.ones(3), "c": np.ones(3)}, {"a": first, "c": second})
+    assert first.tolist() == second.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,20 @@ def test_sessions_of_one_kind_run_at_once():
     assert Joined.joined == [3]
 
 
+class Alike(PlainSession):
+    """Has a kind, and no way to join."""
+
+    def _kind(self, feeds, method, outputs):
+        return method
+
+
+def test_sessions_that_cannot_join_run_in_turn():
+    program = load()
+    group = [Alike(program, program.states) for _ in range(2)]
+    found = program.run_sessions(group, feeds(1, 2))
+    assert [each["y"][0, 0] for each in found] == [-1, -2]
+
+
 def test_an_error_of_one_session_leaves_the_states_of_all():
     program = load()
     one, other = program.session(), program.session()

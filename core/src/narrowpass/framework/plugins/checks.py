@@ -73,8 +73,6 @@ def _check_type(base: type) -> Callable[[Any], None]:
     def check(item: Any) -> None:
         if not (isinstance(item, type) and issubclass(item, base)):
             raise PluginError(f"{item!r} is not a subclass of narrowpass.{base.__name__}")
-        if not dataclasses.is_dataclass(item):
-            raise PluginError(f"{item.__name__} must be a dataclass")
         _check_name(getattr(item, "name", None), repr(item))
         _check_options(item)
 
