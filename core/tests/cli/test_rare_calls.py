@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import time
 from dataclasses import dataclass
 
 import click
 import pytest
 
 from narrowpass import Instrument, Pass, PassResult
-from narrowpass.cli import _errors, app, completion, output
+from narrowpass.cli import _errors, app, completion, options, output
 from narrowpass.cli._app import COMMANDS
 from narrowpass.cli._summary import Each
 from narrowpass.cli.passes import _notes
@@ -159,12 +160,74 @@ def test_sentences_of_errors(error, said, code):
     assert found == code
 
 
+def test_nothing_is_completed_where_plugins_are_broken(install):
+    context = click.Context(app)
+    context.params["disabled"] = ("nowhere",)
+    for complete in (
+        options.complete_backend,
+        options.complete_pipeline,
+        options.complete_instrument,
+    ):
+        assert complete(context, None, "") == []
+
+
+def test_shapes_are_those_of_names():
+    assert options.parse_shapes(["x=1x3", "y:0=2"]) == {"x": (1, 3), "y:0": (2,)}
+    for texts, said in (
+        (["x"], "pass NAME=1x3x224x224"),
+        (["x=1xa"], "pass NAME=1x3x224x224"),
+        (["x=1", "x=2"], "'x' twice"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            options.parse_shapes(texts)
+
+
+def test_the_method_that_is_meant():
+    assert options.choose_method(None, ["encode"]) == "encode"
+    assert options.choose_method(None, ["encode", "main"]) == "main"
+    assert options.choose_method("encode", ["encode", "main"]) == "encode"
+    with pytest.raises(UsageError, match="there is no such method"):
+        options.choose_method("decode", ["encode", "main"])
+    with pytest.raises(UsageError, match="there are several methods"):
+        options.choose_method(None, ["encode", "decode"])
+
+
+def test_pairs_of_names_and_values():
+    assert options.split_pair("--input", "x=a=b", "NAME=FILE") == ("x", "a=b")
+    for text in ("x", "=a", "x="):
+        with pytest.raises(UsageError, match="pass NAME=FILE"):
+            options.split_pair("--input", text, "NAME=FILE")
+
+
 @pytest.mark.parametrize("text", ["500MB", "500 mb", "0.5GB", "500000000"])
 def test_sizes_are_read(text):
-    from narrowpass.cli.options import parse_bytes
-
-    assert parse_bytes("--max-size", text) == 500_000_000
-    assert parse_bytes("--max-size", "1 KiB") == 1024
+    assert options.parse_bytes("--max-size", text) == 500_000_000
+    assert options.parse_bytes("--max-size", "1 KiB") == 1024
     for wrong in ("", "MB", "1TBx", "1,5GB", "-1", "0x10"):
         with pytest.raises(UsageError, match="is not a size; pass 500MB or 2GiB"):
-            parse_bytes("--max-size", wrong)
+            options.parse_bytes("--max-size", wrong)
+
+
+def test_the_order_of_passes_is_noted(call, install):
+    @dataclass(frozen=True)
+    class Late(Pass):
+        """Comes after another pass."""
+
+        name = "late"
+        requires = ("negate",)
+
+        def run(self, model, ctx):
+            return PassResult(model, False)
+
+    install(narrowpass_passes=[Late])
+    assert "late must stand after negate" in call("passes", "late").out
+
+
+def test_no_line_is_printed_before_anything_is_done(monkeypatch, capsys):
+    monkeypatch.setattr(output, "EVERY", 0.01)
+    with output._lines() as show:
+        time.sleep(0.2)
+        assert capsys.readouterr().err == ""
+        show("pass x", 1, 2)
+        time.sleep(0.2)
+    assert "pass x, 1 of 2" in capsys.readouterr().err
