@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from narrowpass.cli import main
 
-if __name__ == "__main__":  # one way: processes run it, tests do not import it
+if __name__ == "__main__":
     main()

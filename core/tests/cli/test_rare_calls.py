@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import runpy
+import sys
 import time
 from dataclasses import dataclass
 
@@ -231,3 +233,12 @@ def test_no_line_is_printed_before_anything_is_done(monkeypatch, capsys):
         show("pass x", 1, 2)
         time.sleep(0.2)
     assert "pass x, 1 of 2" in capsys.readouterr().err
+
+
+def test_the_module_runs_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["narrowpass", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("narrowpass", run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("narrowpass ")
+    assert callable(runpy.run_module("narrowpass.__main__", run_name="other")["main"])
