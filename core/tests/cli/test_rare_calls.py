@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import runpy
 import sys
 import time
@@ -12,7 +13,7 @@ import click
 import pytest
 
 from narrowpass import Instrument, Pass, PassResult
-from narrowpass.cli import _errors, app, completion, options, output
+from narrowpass.cli import _errors, app, completion, main, options, output
 from narrowpass.cli._app import COMMANDS
 from narrowpass.cli._summary import Each
 from narrowpass.cli.passes import _notes
@@ -71,9 +72,48 @@ def test_help_is_silent_on_broken_plugins_while_words_are_completed(install):
     assert app.list_commands(context) == [*COMMANDS]
 
 
-def test_a_title_on_a_terminal(capsys):
-    output._print_rich(("a",), [["1"]], "Title", ())
-    assert capsys.readouterr().out.splitlines()[0].strip() == "Title"
+class Terminal(io.StringIO):
+    """A terminal, as far as a program can see."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("title", ["", "Title"])
+def test_a_table_on_a_terminal(monkeypatch, title):
+    """It has rules where it fits, and is plain text where the terminal is too narrow."""
+    monkeypatch.setenv("COLUMNS", "40")
+    for columns, ruled in ((("a", "b"), True), (["a" * 9] * 9, False)):
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        output.print_table(columns, [["1"] * len(columns)], title=title)
+        first, *others = sys.stdout.getvalue().splitlines()
+        assert (title or columns[0]) in first
+        assert any("─" in line for line in others) == ruled
+
+
+def test_names_are_printed_to_a_stream_without_an_encoding(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with output.printable():
+        sys.stdout.write("\udc80")
+    assert sys.stdout.getvalue() == "\udc80"
+
+
+def test_standard_output_that_was_closed_before_the_start(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["plugins"])
+    assert ended.value.code == 0
+
+
+def test_an_interrupt_while_commands_are_imported(monkeypatch, capsys):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["plugins"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "narrowpass: error: interrupted\n"
 
 
 def test_parts_of_a_pass_that_runs_until_nothing_changes():

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
-import re
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 from narrowpass.errors import BundleError
 from narrowpass_ir.data.documents import parse_json
+from narrowpass_ir.data.records import Matching, UnfitError, read_record, shown
 from narrowpass_ir.siblings import MARKER
 
 FORMAT = "narrowpass bundle"
@@ -27,8 +24,7 @@ MANIFEST = MARKER
 WEIGHTS = "weights.safetensors"
 REPORTS = "reports"
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_T = TypeVar("_T")
+Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "a SHA-256")]
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class FileInfo:
 
     path: str
     bytes: int
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class WeightsInfo:
     path: str
     bytes: int
     header_bytes: int
-    header_sha256: str
+    header_sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     bytes: int
     offset: int
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -188,7 +184,7 @@ class Manifest:
         version = raw.pop("version", None)
         if version != VERSION or type(version) is not int:
             raise BundleError(
-                f"it is of format version {_shown(version)}, and this narrowpass reads only "
+                f"it is of format version {shown(version)}, and this narrowpass reads only "
                 f"{VERSION}; build the bundle again, or use the narrowpass that wrote it"
             )
         del raw["format"]
@@ -197,10 +193,9 @@ class Manifest:
         raw.setdefault("states", [])
         raw.setdefault("assets", [])
         try:
-            manifest: Manifest = _reader(typing.cast("Any", cls))(raw)
-        except _UnfitError as error:
+            return read_record(cls, raw)
+        except UnfitError as error:
             raise BundleError(f"the manifest{error.way}{error}") from None
-        return manifest
 
 
 def is_manifest(data: bytes) -> bool:
@@ -218,99 +213,3 @@ def _parse(data: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return raw if isinstance(raw, dict) and raw.get("format") == FORMAT else None
-
-
-class _UnfitError(Exception):
-    """A value is not as the format says; `way` leads to it, and grows on the way out."""
-
-    way = ""
-
-
-@functools.cache
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that turns JSON into a value of type `hint`, or raises `_UnfitError`."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        readers = {name: _reader(kind) for name, kind in typing.get_type_hints(hint).items()}
-        readers |= dict.fromkeys(readers.keys() & {"sha256", "header_sha256"}, _read_sha256)
-        return functools.partial(_read_fields, hint, readers)
-    origin, arms = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
-        return functools.partial(_read_list, _reader(arms[0]))
-    if origin is Mapping:
-        return functools.partial(_read_mapping, _reader(arms[1]))
-    if origin in (types.UnionType, typing.Union):
-        kinds = [list if typing.get_origin(arm) is tuple else arm for arm in arms]
-        return functools.partial(_read_union, dict(zip(kinds, map(_reader, arms), strict=True)))
-    return _read_count if hint is int else functools.partial(_read_plain, hint)
-
-
-def _read_plain(kind: type[_T], raw: Any) -> _T:
-    if type(raw) is not kind:
-        raise _UnfitError(f" is not as the format says: {_shown(raw)}")
-    return raw
-
-
-def _read_count(raw: Any) -> int:
-    number = _read_plain(int, raw)
-    if number < 0:
-        raise _UnfitError(f" is not as the format says: {_shown(raw)}")
-    return number
-
-
-def _read_sha256(raw: Any) -> str:
-    text = _read_plain(str, raw)
-    if not _SHA256.fullmatch(text):
-        raise _UnfitError(f" is not a SHA-256: {_shown(raw)}")
-    return text
-
-
-def _read_union(readers: Mapping[type, Callable[[Any], Any]], raw: Any) -> Any:
-    read = readers.get(type(raw))
-    if read is None:
-        raise _UnfitError(f" is not as the format says: {_shown(raw)}")
-    return read(raw)
-
-
-def _read_list(read: Callable[[Any], Any], raw: Any) -> tuple[Any, ...]:
-    items: list[Any] = _read_plain(list, raw)
-    found: list[Any] = []
-    try:
-        for item in items:
-            found.append(read(item))  # noqa: PERF401  # its length says where an error was
-    except _UnfitError as error:
-        error.way = f"[{len(found)}]{error.way}"
-        raise
-    return tuple(found)
-
-
-def _read_mapping(read: Callable[[Any], Any], raw: Any) -> dict[str, Any]:
-    items: dict[str, Any] = _read_plain(dict, raw)
-    found, key = {}, ""
-    try:
-        for key, item in items.items():
-            found[key] = read(item)
-    except _UnfitError as error:
-        error.way = f"[{key!r}]{error.way}"
-        raise
-    return found
-
-
-def _read_fields(cls: type[_T], readers: Mapping[str, Callable[[Any], Any]], raw: Any) -> _T:
-    fields: dict[str, Any] = _read_plain(dict, raw)
-    values, name = {}, ""
-    for name in sorted(readers.keys() - fields.keys()):
-        raise _UnfitError(f" lacks the field {name!r}")
-    for name in sorted(fields.keys() - readers.keys()):
-        raise _UnfitError(f" has an unknown field {name!r}")
-    try:
-        for name, read in readers.items():
-            values[name] = read(fields[name])
-    except _UnfitError as error:
-        error.way = f".{name}{error.way}"
-        raise
-    return cls(**values)
-
-
-def _shown(raw: Any) -> str:
-    text = repr(raw)
-    return text if len(text) <= 60 else text[:57] + "..."
