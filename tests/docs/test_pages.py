@@ -1,6 +1,8 @@
 """Every block of the documentation that can be run does what the page shows."""
 
 import importlib.metadata
+import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,17 @@ def test_page(page, tmp_path, monkeypatch):
             session.run(block)
     finally:
         session.close()
+
+
+def test_nothing_is_left_to_be_written():
+    """A line of capitals alone stands for text that is missing, unless it is a glossary's term."""
+    found = []
+    for page in DOCS.rglob("*.md"):
+        lines = [*page.read_text().splitlines(), ""]
+        for number, (line, after) in enumerate(itertools.pairwise(lines), 1):
+            if re.fullmatch("[A-Z]{4,}", line) and not after.startswith(": "):
+                found.append(f"{page.relative_to(DOCS)}:{number}: {line}")
+    assert not found
 
 
 def test_there_are_pages():

@@ -79,11 +79,11 @@ def texts(size):
     return {"x": drawn(1 + size % 2, size, 16)}
 
 
-def sums(size):
+def pairs(size):
     return {"x": drawn(size, 8), "u": drawn(size, 8)}
 
 
-def sum_model():
+def pair_model():
     """Each step grows with its inputs where they alone change."""
     return model(
         """g (float[n, 8] x, float[n, 8] u) => (float[n, 8] y) {
@@ -92,7 +92,7 @@ def sum_model():
     )
 
 
-CASES = [(text_model, texts), (image_model, images), (sum_model, sums)]
+CASES = [(text_model, texts), (image_model, images), (pair_model, pairs)]
 
 
 @pytest.fixture
