@@ -14,14 +14,13 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import cattrs
 import msgspec
 from cattrs.preconf.json import configure_converter
+from timing import median
 
 from narrowpass.bundle.manifest import (
     FileInfo,
@@ -90,17 +89,6 @@ def by_cattrs(data: bytes) -> Manifest:
 
 
 READERS = {"narrowpass": Manifest.from_json, "msgspec": by_msgspec, "cattrs": by_cattrs}
-
-
-def median(function: Callable[[], object]) -> float:
-    """Return milliseconds, after one call that is not counted."""
-    function()
-    times = []
-    for _ in range(15):
-        started = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - started)
-    return 1000 * statistics.median(times)
 
 
 def answer(read: Callable[[bytes], object], data: bytes) -> str:

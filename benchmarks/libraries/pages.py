@@ -8,11 +8,9 @@ that escapes all; the texts must be equal.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import jinja2
+from timing import median
 
 from narrowpass_report.tables import table
 
@@ -42,17 +40,6 @@ def template() -> jinja2.Template:
     )
     environment.filters["text"] = text
     return environment.from_string(TEMPLATE)
-
-
-def median(function: Callable[[], object]) -> float:
-    """Return milliseconds, after one call that is not counted."""
-    function()
-    times = []
-    for _ in range(15):
-        started = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - started)
-    return 1000 * statistics.median(times)
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-from bundle_models import linear, read
 
 from narrowpass.bundle import Bundle, publish, verify
 from narrowpass.bundle import _load as loading
@@ -21,13 +20,6 @@ from narrowpass.errors import BundleError, ModelError, UsageError
 from narrowpass_ir import siblings
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-def saved(tmp_path):
-    path = tmp_path / "b"
-    Bundle({"main": read(linear(0, 17))}, assets={"notes.txt": b"read me"}).save(path)
-    return path
 
 
 def test_a_socket_in_place_of_a_file(saved, monkeypatch):

@@ -16,13 +16,6 @@ from narrowpass.errors import BundleError, UsageError
 from narrowpass_ir import siblings
 
 
-@pytest.fixture
-def saved(tmp_path):
-    path = tmp_path / "b"
-    Bundle({"main": read(linear(0, 17))}, assets={"notes.txt": b"hello"}).save(path)
-    return path
-
-
 def rewrite(path, change):
     """Change the manifest."""
     file = path / "manifest.json"

@@ -20,70 +20,25 @@ from cache_kit import INPUT, linear, network
 from layer_kit import decoder, feeds_of
 from masks_kit import Reference, follow
 from oracle_kit import expected_outputs
+from stored_kit import compiled_file, save, stored
 from tolerances import ACCUMULATED
 
 import narrowpass
 from narrowpass import Bundle
 from narrowpass.errors import BackendError
-from narrowpass_planning.program import compiled_graph, method, stored_methods
+from narrowpass_planning.program import stored_methods
 from narrowpass_planning.state.session import AppendingSession
-from narrowpass_planning.weights.folder import METHOD, prune
+from narrowpass_planning.weights.folder import prune
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.packer import PACKER
 
 pytestmark = pytest.mark.anywhere
 
 
-@pytest.fixture
-def load(tmp_path):
-    """Return a function that loads a bundle of models, with its cache in a folder of the test."""
-
-    def load(backend="xnn-cpu", **options):
-        chosen = {"threads": 1, "cache_dir": tmp_path / "cache", **options}
-        return narrowpass.load(tmp_path / "b.narrow", backend, **chosen)
-
-    return load
-
-
-@pytest.fixture
-def bundle(tmp_path):
-    return save(tmp_path, main=network())
-
-
-def save(folder: Path, **methods: onnx.ModelProto) -> Path:
-    """Write a bundle of models."""
-    models = {name: ir.from_proto(model) for name, model in methods.items()}
-    Bundle(models).save(folder / "b.narrow")
-    return folder / "b.narrow"
-
-
-@pytest.fixture
-def planned(monkeypatch):
-    """Return the names of the methods that are compiled from now on, and not restored."""
-    found: list[str] = []
-    compile_graph = compiled_graph.compile_graph
-
-    def noted(name, *given):
-        found.append(name)
-        return compile_graph(name, *given)
-
-    monkeypatch.setattr(method, "compile_graph", noted)
-    return found
-
-
 def assert_near(found: np.ndarray, known: np.ndarray) -> None:
     """Compare with an oracle: accumulators of 64 terms round by the largest of these."""
     bound = ACCUMULATED.relative * np.abs(known).max()
     np.testing.assert_allclose(found, known, rtol=0, atol=bound)
-
-
-def stored(folder: Path) -> list[Path]:
-    return sorted((folder / "cache").glob(f"*{METHOD}"))
-
-
-def compiled_file(folder: Path) -> Path:
-    """Return the file of the only method; the other one has signatures."""
-    return max(stored(folder), key=lambda path: path.stat().st_size)
 
 
 # What is restored
@@ -411,62 +366,6 @@ def test_weights_that_are_gone_are_packed_again(tmp_path, bundle, load, planned)
         np.testing.assert_array_equal(program.run({"x": INPUT})["y"], wanted)
 
 
-FOREIGN = {
-    "empty": lambda path: path.write_bytes(b""),
-    "short": lambda path: path.write_bytes(path.read_bytes()[:40]),
-    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "longer": lambda path: path.write_bytes(path.read_bytes() + b" "),
-    "a byte": lambda path: path.write_bytes(path.read_bytes()[:-9] + b"7" + path.read_bytes()[-8:]),
-    "version": lambda path: path.write_bytes(path.read_bytes()[:8] + b"\2" + path.read_bytes()[9:]),
-    "text": lambda path: path.write_bytes(b"{}" * 100),
-    "for all": lambda path: path.chmod(0o666),
-    "for the group": lambda path: path.chmod(0o664),
-    "a link": lambda path: path.rename(path.with_name("other")) and path.symlink_to("other"),
-    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
-}
-
-
-@pytest.mark.parametrize("change", FOREIGN)
-def test_a_file_that_is_damaged_or_foreign_is_planned_again(
-    tmp_path, bundle, load, planned, change
-):
-    """And written again: the next process restores it."""
-    with load() as program:
-        wanted = program.run({"x": INPUT})["y"]
-    for path in stored(tmp_path):
-        FOREIGN[change](path)
-    for _ in range(2):
-        with load() as program:
-            np.testing.assert_array_equal(program.run({"x": INPUT})["y"], wanted)
-    assert planned == ["main"] * 2
-
-
-def test_a_file_of_another_user(tmp_path, bundle, load, planned):
-    if os.geteuid():
-        pytest.skip("only the superuser can change the owner of a file")
-    load().close()
-    for path in stored(tmp_path):
-        os.chown(path, 12345, 12345)
-    load().close()
-    (tmp_path / "cache").chmod(0o777)
-    load().close()
-    assert planned == ["main"] * 3
-
-
-def test_a_document_under_the_name_of_another(tmp_path, load, planned):
-    """The key of a file is in its checksum: one that is copied over another is none."""
-    matrix = np.random.default_rng(0).standard_normal((24, 24)).astype(np.float32)
-    save(tmp_path, one=linear(matrix), two=linear(-matrix))
-    load().close()
-    one, two = sorted(stored(tmp_path), key=lambda path: path.stat().st_size)[-2:]
-    two.write_bytes(one.read_bytes())
-    with load() as program:
-        x = np.eye(24, dtype=np.float32)
-        np.testing.assert_allclose(program.run({"x": x}, "one")["y"], matrix.T, rtol=1e-6)
-        np.testing.assert_allclose(program.run({"x": x}, "two")["y"], -matrix.T, rtol=1e-6)
-    assert len(planned) == 3
-
-
 def test_a_disk_that_is_full(tmp_path, bundle):
     """A limit of the size of files stops the write as a full disk does: in the middle."""
     script = f"""
@@ -534,53 +433,3 @@ def test_methods_are_pruned_with_their_weights(tmp_path, bundle, load, planned):
     assert not stored(tmp_path)
     load().close()
     assert planned == ["main"] * 2
-
-
-# Documents that are damaged, and whose checksums are right
-
-
-def damaged(path: Path, monkeypatch, change) -> None:
-    """Change the document of a file, with a right checksum."""
-    from narrowpass_planning.stored import file
-
-    header, text = path.read_bytes()[: file._FORMAT.size], path.read_bytes()[file._FORMAT.size :]
-    text = change(text)
-    fields = file.MAGIC, file.VERSION, 0, len(text), file._FORMAT.unpack(header)[4]
-    path.write_bytes(file._FORMAT.pack(*fields) + text)
-    right = path.read_bytes()[24 : file._FORMAT.size]
-    digest = file._digest
-    monkeypatch.setattr(
-        file, "_digest", lambda key, given: right if given == text else digest(key, given)
-    )
-
-
-@pytest.mark.parametrize("what", ["method", "signatures"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace(b'"', b"'"),
-        lambda text: b"[" * 100_000,
-        lambda text: b"[3]",
-        lambda text: text.replace(b"[", b"[99,", 3),
-        lambda text: text.replace(b"float", b"floot"),
-    ],
-    ids=["no JSON", "nested too deeply", "a list", "more elements", "no dtype"],
-)
-def test_a_damaged_document_is_planned_again(tmp_path, monkeypatch, load, planned, change, what):
-    save(tmp_path, main=linear(np.eye(24, dtype=np.float32)))
-    load().close()
-    with load():
-        pass
-    (path,) = [
-        path for path in stored(tmp_path) if (b'"known"' in path.read_bytes()) == (what == "method")
-    ]
-    damaged(path, monkeypatch, change)
-    del planned[:]
-    x = np.ones((1, 24), np.float32)
-    with load() as program:
-        np.testing.assert_array_equal(program.run({"x": x})["y"], x)
-    monkeypatch.undo()
-    del planned[:]
-    with load() as program:
-        np.testing.assert_array_equal(program.run({"x": x})["y"], x)
-    assert planned == []

@@ -220,13 +220,13 @@ def interrupted(bundle, stream, seconds):
     return out, err
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT to one process needs POSIX")
 def test_an_interrupt_ends_a_stream(long_bundle):
     _, err = interrupted(long_bundle, "--stream", 0)
     assert "ended by interrupted" in err
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT to one process needs POSIX")
 def test_an_interrupt_ends_a_document(long_bundle):
     """On a busy machine the command may still be loading after the first of these times."""
     for seconds in (6, 24, 96):

@@ -52,9 +52,9 @@ def limit_memory(ctx: click.Context, _: click.Parameter, text: str | None) -> No
         raise UsageError("--max-memory: only Linux counts this memory; run in a container")
     import resource
 
-    # Libraries that cannot have the memory they are loaded with may end the process.
-    import numpy as np  # noqa: F401
-    import onnx  # noqa: F401
+    # Under the limit, libraries that cannot be loaded may end the process.
+    import numpy as np  # noqa: F401  # loaded before it
+    import onnx  # noqa: F401  # likewise
 
     used = _data_bytes()
     if size < used:

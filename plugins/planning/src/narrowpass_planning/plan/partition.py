@@ -289,8 +289,6 @@ class Partition:
             self._bindings.changed(before)
             self._bindings.add(signature, None)
             return before
-        # A binding that did not grow needs its memory as long as it is kept.
-        del before
         bound = self._size(arrays, shapes, pool)
         names = [*self.inputs, *(at.name for at in self.places)]
         known = {name: shapes.shapes[name] for name in names if name in shapes.shapes}

@@ -28,8 +28,8 @@ class Shapes:
         return self._constants[name] if found is None else found
 
 
-Evaluated = tuple[list[Any], dict[str, Array]]
-"""What a shape node read, and its outputs by name."""
+Evaluated = tuple[list[Any] | None, dict[str, Array]]
+"""What a shape node read, None before its first evaluation, and its outputs by name."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ShapeNode:
 
     def evaluated(self, shapes: Shapes) -> Evaluated:
         """Return what the last `update` read and found, for `restore`."""
-        return self._known or [], {name: shapes.values[name] for name in self.outputs}
+        return self._known, {name: shapes.values[name] for name in self.outputs}
 
     def restore(self, evaluated: Evaluated, shapes: Shapes) -> None:
         """Put back what an `update` found, without evaluating the node."""

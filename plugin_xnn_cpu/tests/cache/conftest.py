@@ -1,0 +1,46 @@
+"""Fixtures of stored methods; the helpers beside this file can be imported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import narrowpass
+from narrowpass_planning.program import compiled_graph, method
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Return a function that loads a bundle of models, with its cache in a folder of the test."""
+
+    def load(backend="xnn-cpu", **options):
+        chosen = {"threads": 1, "cache_dir": tmp_path / "cache", **options}
+        return narrowpass.load(tmp_path / "b.narrow", backend, **chosen)
+
+    return load
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    from cache_kit import network
+    from stored_kit import save
+
+    return save(tmp_path, main=network())
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Return the names of the methods that are compiled from now on, and not restored."""
+    found: list[str] = []
+    compile_graph = compiled_graph.compile_graph
+
+    def noted(name, *given):
+        found.append(name)
+        return compile_graph(name, *given)
+
+    monkeypatch.setattr(method, "compile_graph", noted)
+    return found
