@@ -158,3 +158,28 @@ def test_install_commands_name_all_that_is_required(page: str) -> None:
 def test_hello_is_short() -> None:
     source = (ROOT / "plugins/hello/src/narrowpass_hello/__init__.py").read_text(encoding="utf-8")
     assert sum(bool(line.strip()) for line in source.splitlines()) < 30
+
+
+def fixtures(conftest: Path) -> set[str]:
+    """Return the names of the fixtures that a conftest.py defines."""
+    return {
+        node.name
+        for node in ast.parse(conftest.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+
+
+def test_fixtures_of_a_folder_do_not_replace_those_above() -> None:
+    """A second fixture of a name changes what the tests beside it get, without a word."""
+    tests = [file for file in ROOT.glob("*/**/tests/**/conftest.py") if ".tox" not in file.parts]
+    found = {file: fixtures(file) for file in tests}
+    assert sum(map(len, found.values())) > 20
+    replaced = {
+        f"{inner.relative_to(ROOT)}: {name}"
+        for outer, names in found.items()
+        for inner, own in found.items()
+        if outer.parent in inner.parent.parents
+        for name in names & own
+    }
+    assert replaced == set()

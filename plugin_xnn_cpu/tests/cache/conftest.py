@@ -25,7 +25,8 @@ def load(tmp_path):
 
 
 @pytest.fixture
-def bundle(tmp_path):
+def network_path(tmp_path):
+    """Return the path of a stored bundle of a small network."""
     from cache_kit import network
     from stored_kit import save
 

@@ -30,7 +30,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("change", FOREIGN)
 def test_a_file_that_is_damaged_or_foreign_is_planned_again(
-    tmp_path, bundle, load, planned, change
+    tmp_path, network_path, load, planned, change
 ):
     """And written again: the next process restores it."""
     with load() as program:
@@ -43,7 +43,7 @@ def test_a_file_that_is_damaged_or_foreign_is_planned_again(
     assert planned == ["main"] * 2
 
 
-def test_a_file_of_another_user(tmp_path, bundle, load, planned):
+def test_a_file_of_another_user(tmp_path, network_path, load, planned):
     if os.geteuid():
         pytest.skip("only the superuser can change the owner of a file")
     load().close()

@@ -44,7 +44,7 @@ def assert_near(found: np.ndarray, known: np.ndarray) -> None:
 # What is restored
 
 
-def test_a_restored_program_is_the_one_that_was_compiled(tmp_path, bundle, load, planned):
+def test_a_restored_program_is_the_one_that_was_compiled(tmp_path, network_path, load, planned):
     """Bits, plans and counts are those of the program that was planned."""
     with load() as first, load() as again:
         wanted = first.run({"x": INPUT})["y"]
@@ -61,7 +61,7 @@ def test_a_restored_program_is_the_one_that_was_compiled(tmp_path, bundle, load,
     assert planned == ["main"]
 
 
-def test_a_program_is_restored_by_another_process(tmp_path, bundle, load):
+def test_a_program_is_restored_by_another_process(tmp_path, network_path, load):
     with load() as program:
         wanted = program.run({"x": INPUT})["y"]
     script = f"""
@@ -69,7 +69,7 @@ import numpy as np, narrowpass
 from narrowpass_planning.program import method
 method.compile_graph = None
 cache = {str(tmp_path / "cache")!r}
-program = narrowpass.load({str(bundle)!r}, "xnn-cpu", threads=2, cache_dir=cache)
+program = narrowpass.load({str(network_path)!r}, "xnn-cpu", threads=2, cache_dir=cache)
 x = np.random.default_rng(5).standard_normal((3, 48)).astype(np.float32)
 np.save({str(tmp_path / "y.npy")!r}, program.run({{"x": x}})["y"])
 """
@@ -221,7 +221,7 @@ def test_a_forked_child_runs_a_method_first(tmp_path, load):
             assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_program_without_state_keeps_no_models(bundle, load, monkeypatch):
+def test_a_program_without_state_keeps_no_models(network_path, load, monkeypatch):
     """Neither the one that has planned them, nor the one that has restored them."""
     opened = []
     load_unread = Bundle.load_unread
@@ -267,7 +267,7 @@ def test_errors_come_when_a_bundle_is_loaded(tmp_path, load):
             load()
 
 
-def test_values_to_keep_are_planned_for(tmp_path, bundle, load, planned):
+def test_values_to_keep_are_planned_for(tmp_path, network_path, load, planned):
     load().close()
     with load(keep=["h"]) as program:
         assert [*program.run({"x": INPUT}, outputs=["h"])] == ["h"]
@@ -276,7 +276,7 @@ def test_values_to_keep_are_planned_for(tmp_path, bundle, load, planned):
     assert planned == ["main"] * 3
 
 
-def test_native_kernels_can_be_required_of_what_is_restored(tmp_path, bundle, load, planned):
+def test_native_kernels_can_be_required_of_what_is_restored(tmp_path, network_path, load, planned):
     load().close()
     load(require_native=True).close()
     assert planned == ["main"]
@@ -286,7 +286,7 @@ def test_native_kernels_can_be_required_of_what_is_restored(tmp_path, bundle, lo
 
 
 @pytest.mark.parametrize("cache", [False, "memory"])
-def test_without_a_cache_folder_nothing_is_stored(tmp_path, bundle, load, cache):
+def test_without_a_cache_folder_nothing_is_stored(tmp_path, network_path, load, cache):
     load(cache=cache).close()
     assert not (tmp_path / "cache").exists()
 
@@ -306,10 +306,10 @@ def test_another_model_with_the_same_weights(tmp_path, load, planned):
     assert planned == ["main", "main"]
 
 
-def test_a_model_that_was_changed_after_loading(tmp_path, bundle, load, planned):
+def test_a_model_that_was_changed_after_loading(tmp_path, network_path, load, planned):
     """A bundle given as an object may be another one than its files."""
     load().close()
-    loaded = Bundle.load(bundle)
+    loaded = Bundle.load(network_path)
     for node in loaded.methods["main"].graph:
         if node.op_type == "Relu":
             node.op_type = "Neg"
@@ -322,7 +322,7 @@ def test_a_model_that_was_changed_after_loading(tmp_path, bundle, load, planned)
 
 
 def test_options_and_processors_have_their_own_methods(
-    tmp_path, bundle, load, planned, monkeypatch
+    tmp_path, network_path, load, planned, monkeypatch
 ):
     load().close()
     load("xnn-cpu{winograd=false}").close()
@@ -335,7 +335,9 @@ def test_options_and_processors_have_their_own_methods(
     assert planned == ["main"] * 3
 
 
-def test_methods_of_other_code_are_planned_again(tmp_path, bundle, load, planned, monkeypatch):
+def test_methods_of_other_code_are_planned_again(
+    tmp_path, network_path, load, planned, monkeypatch
+):
     load().close()
     before = {path: path.read_bytes() for path in stored(tmp_path)}
     monkeypatch.setattr(stored_methods, "code_of", lambda packages: iter(["other"]))
@@ -353,7 +355,7 @@ def test_code_is_known_by_each_of_its_files():
     assert any(".so " in line for line in lines)
 
 
-def test_weights_that_are_gone_are_packed_again(tmp_path, bundle, load, planned):
+def test_weights_that_are_gone_are_packed_again(tmp_path, network_path, load, planned):
     """A stored method has names of weights alone."""
     with load() as program:
         wanted = program.run({"x": INPUT})["y"]
@@ -366,8 +368,9 @@ def test_weights_that_are_gone_are_packed_again(tmp_path, bundle, load, planned)
         np.testing.assert_array_equal(program.run({"x": INPUT})["y"], wanted)
 
 
-def test_a_disk_that_is_full(tmp_path, bundle):
+def test_a_disk_that_is_full(tmp_path, network_path):
     """A limit of the size of files stops the write as a full disk does: in the middle."""
+    cache = str(tmp_path / "cache")
     script = f"""
 import resource, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[1] / "kits")!r})
@@ -376,7 +379,7 @@ from cache_kit import INPUT
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
 for _ in range(2):
-    program = narrowpass.load({str(bundle)!r}, "xnn-cpu", cache_dir={str(tmp_path / "cache")!r})
+    program = narrowpass.load({str(network_path)!r}, "xnn-cpu", cache_dir={cache!r})
     print(float(program.run({{"x": INPUT}})["y"].sum()))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
@@ -424,7 +427,7 @@ def test_what_cannot_be_stored_is_planned_in_each_process(tmp_path, load, planne
     assert planned == ["main"] * 2
 
 
-def test_methods_are_pruned_with_their_weights(tmp_path, bundle, load, planned):
+def test_methods_are_pruned_with_their_weights(tmp_path, network_path, load, planned):
     load().close()
     assert stored(tmp_path)
     prune(tmp_path / "cache", 1 << 30, PACKER)
