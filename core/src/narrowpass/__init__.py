@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+import narrowpass_ir as _ir  # noqa: F401  # before onnx_ir, whose import it shortens
+
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.calibration.histogram import Histogram

@@ -22,9 +22,6 @@ __all__ = ["InferenceSession", "narrowpass_backends", "narrowpass_commands", "re
 def __getattr__(name: str) -> object:
     """Import the class when it is first read."""
     if name == "InferenceSession":
-        from narrowpass_onnxruntime.light_import import import_light
-
-        import_light()
         from narrowpass_onnxruntime.session.session import InferenceSession
 
         return InferenceSession

@@ -23,9 +23,6 @@ def register() -> None:
     """
     import onnxruntime
 
-    from narrowpass_onnxruntime.light_import import import_light
-
-    import_light()
     from narrowpass_onnxruntime.provider import callbacks
     from narrowpass_onnxruntime.provider.library import PATH
 
