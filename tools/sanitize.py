@@ -19,7 +19,7 @@ PLUGIN = ROOT / "plugin_xnn_cpu"
 # Children of the tests do not come up under the sanitizer, or take more memory than they may.
 LEFT_OUT = "not library and not forked and not hostile and not every_instruction_set"
 
-CASES = "16"
+CASES = "12"
 """Of each test: more repeat the same code on other numbers, and the sanitizers take minutes."""
 
 
