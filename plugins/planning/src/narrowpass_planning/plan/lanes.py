@@ -224,10 +224,9 @@ class LanePlan:
         return found if same and fits else None
 
     def _size(self, step: Step, shapes: Sequence[Shape]) -> Run:
-        alike = step.alike
-        if alike is None:
+        key = step.shared_key(shapes)
+        if key is None:
             return step.size(shapes, self._sizing)
-        key = type(step), alike, tuple(shapes)
         if key not in self._known:
             self._known[key] = step.size(shapes, self._sizing)
         return self._known[key]

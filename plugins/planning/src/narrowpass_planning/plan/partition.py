@@ -394,8 +394,8 @@ class Partition:
         before = self._runs.get(item)
         if before is None or before[0] != key:
             self._runs.pop(item, None)
-            alike = item.alike
-            same = None if alike is None else (type(item), alike, given, asked)
+            shared = item.shared_key(given)
+            same = None if shared is None else (shared, asked)
             run = None if same is None else sizing.cache.get(same)
             if run is None:
                 try:

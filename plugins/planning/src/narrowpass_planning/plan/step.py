@@ -128,11 +128,20 @@ class Step(abc.ABC):
 
     @property
     def alike(self) -> Hashable:
-        """The key of steps that share a `Run` for equal input shapes; None to share none.
-
-        Equal layers of a model have equal steps, which need not be sized one by one.
-        """
+        """The key of steps that share a `Run`, see `shared_key`; None to share none."""
         return None
+
+    def shared_key(self, shapes: Sequence[Shape]) -> Hashable:
+        """Return the key of the `Run` for inputs of these shapes; None where it is this step's own.
+
+        Equal layers of a model have equal steps, which need not be sized one by one. Steps that
+        share one are alike, and their operands have the same dtypes: sizes in bytes are part of it.
+        """
+        alike = self.alike
+        if alike is None:
+            return None
+        dtypes = *[slot.dtype for slot in self.inputs], self.output.dtype
+        return type(self), alike, dtypes, tuple(shapes)
 
     @abc.abstractmethod
     def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
