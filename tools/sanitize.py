@@ -2,8 +2,9 @@
 
 ``sanitize.py [--every-case] [PYTEST ARGUMENT ...]`` builds the extension with the sanitizers into
 the plugin that is installed for the Python that runs this, and starts the tests: a part of the
-cases of those that have many, unless all are asked for. Leaks are not looked for: an interpreter
-has too many of its own. Without a compiler that has the sanitizers it says so, and ends well.
+cases of those that have many. With ``--every-case`` all of them, and random models. Leaks are not
+looked for: an interpreter has too many of its own. Without a compiler that has the sanitizers it
+says so, and ends well.
 """
 
 from __future__ import annotations
@@ -61,11 +62,14 @@ def main() -> None:
         "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",
     }
     arguments = [argument for argument in sys.argv[1:] if argument != "--every-case"]
+    tests = [PLUGIN / "tests"]
     if arguments == sys.argv[1:]:
         environment["NARROWPASS_TEST_CASES"] = CASES
-    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto"]
-    tests += ["-k", LEFT_OUT]
-    done = subprocess.run([*tests, str(PLUGIN / "tests"), *arguments], check=False, env=environment)
+    else:
+        tests.append(ROOT / "tests" / "campaign" / "test_differential.py")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto"]
+    command += ["-k", LEFT_OUT, *map(str, tests), *arguments]
+    done = subprocess.run(command, check=False, env=environment)
     sys.exit(done.returncode)
 
 

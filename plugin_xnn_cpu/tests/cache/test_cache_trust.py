@@ -21,7 +21,18 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from cache_kit import INPUT as X
-from cache_kit import compiled, linear, loads, network, path_of, resigned, result, saved, weights
+from cache_kit import (
+    compiled,
+    fork,
+    linear,
+    loads,
+    network,
+    path_of,
+    resigned,
+    result,
+    saved,
+    weights,
+)
 
 from narrowpass import Bundle
 from narrowpass.cli import main
@@ -347,12 +358,13 @@ def test_killed_writers_leave_nothing(tmp_path, bundle):
 
 
 def kill_writer(bundle: Bundle, folder: Path, rng: random.Random) -> None:
-    child = os.fork()
-    if child == 0:
+    def work() -> None:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 path_of(bundle, folder).unlink()
             compiled(bundle, folder)
+
+    child = fork(work)
     time.sleep(rng.uniform(0.01, 0.08))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -363,15 +375,15 @@ def test_killed_writers_where_files_need_a_name(tmp_path, bundle, monkeypatch):
     monkeypatch.setattr(writing, "_UNNAMED", 0)
     folder = tmp_path / "cache"
 
+    def write() -> None:
+        with writing.replacing(folder / "x.weights") as file:
+            file.write(bytes(5000))
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def left_one() -> Path:
         folder.mkdir(exist_ok=True)
-        child = os.fork()
-        if child == 0:
-            with writing.replacing(folder / "x.weights") as file:
-                file.write(bytes(5000))
-                file.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
+        os.waitpid(fork(write), 0)
         (left,) = folder.glob(".packed-*.tmp")
         return left
 

@@ -20,6 +20,7 @@ import pytest
 from cache_kit import INPUT as X
 from cache_kit import (
     compiled,
+    fork,
     linear,
     load_in_child,
     loads,
@@ -175,17 +176,19 @@ def kill_writers(tmp_path: Path, bundle: Bundle, times: int, seed: int) -> None:
     right = result(compiled(bundle, cache=False), X)
     rng = random.Random(seed)
     folder = tmp_path / "cache"
+    cache = path_of(bundle, folder)
+
+    def work() -> None:  # always at it
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                cache.unlink()
+            compiled(bundle, folder)
+
     for _ in range(times):
-        cache = path_of(bundle, folder)
         if rng.random() < 0.7:
             with contextlib.suppress(FileNotFoundError):
                 cache.unlink()
-        child = os.fork()
-        if child == 0:
-            while True:  # always at it
-                with contextlib.suppress(FileNotFoundError):
-                    cache.unlink()
-                compiled(bundle, folder)
+        child = fork(work)
         time.sleep(rng.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -219,12 +222,7 @@ def test_one_of_two_writers_is_killed(tmp_path, bundle):
             compiled(bundle, folder)
 
     for _ in range(100):
-        children = []
-        for _ in range(2):
-            child = os.fork()
-            if child == 0:
-                work()
-            children.append(child)
+        children = [fork(work), fork(work)]
         time.sleep(rng.uniform(0.01, 0.06))
         os.kill(children[0], signal.SIGKILL)
         time.sleep(0.01)  # the other goes on

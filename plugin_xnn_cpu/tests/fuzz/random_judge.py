@@ -51,11 +51,15 @@ def apart(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Feeds | None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        faulthandler.disable()
-        os.close(reader)
-        with os.fdopen(writer, "wb") as file:
-            pickle.dump(computed(model, feeds), file)
-        os._exit(0)
+        code = 1
+        try:
+            faulthandler.disable()
+            os.close(reader)
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(computed(model, feeds), file)
+            code = 0
+        finally:
+            os._exit(code)
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
         data = file.read()

@@ -240,7 +240,10 @@ def test_a_forked_process_runs_it_with_threads_of_its_own():
             expected = program.run(given)
         child = os.fork()
         if child == 0:
-            found = program.run(given)
-            same = all(np.array_equal(found[name], expected[name]) for name in expected)
-            os._exit(0 if same else 1)
+            same = False
+            try:
+                found = program.run(given)
+                same = all(np.array_equal(found[name], expected[name]) for name in expected)
+            finally:
+                os._exit(0 if same else 1)
         assert os.waitpid(child, 0)[1] == 0

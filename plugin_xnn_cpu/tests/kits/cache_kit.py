@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,21 @@ def resigned(header: bytes, index: bytes, payload: bytes) -> bytes:
     text = bytearray(header[:96])
     text[32:64] = hashlib.sha256(index).digest()
     return bytes(text) + hashlib.sha256(bytes(text)).digest() + payload + index
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Fork a process that does the work and ends; return its number.
+
+    What fails there ends it with 1, and never goes on in a second pytest.
+    """
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:  # noqa: BLE001  # whatever it is, the process ends
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -148,8 +148,11 @@ def test_a_forked_child_runs():
         warnings.simplefilter("ignore")  # Python warns that threads are not copied
         child = os.fork()
     if child == 0:
-        same = np.array_equal(program.run({"x": x})["y"], expected)
-        os._exit(0 if same else 1)
+        same = False
+        try:
+            same = np.array_equal(program.run({"x": x})["y"], expected)
+        finally:
+            os._exit(0 if same else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
