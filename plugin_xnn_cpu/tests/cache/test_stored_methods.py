@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cache_kit import INPUT, linear, network
+from cache_kit import INPUT, linear, network, path_of
 from layer_kit import decoder, feeds_of
 from masks_kit import Reference, follow
 from oracle_kit import expected_outputs
@@ -274,6 +274,27 @@ def test_values_to_keep_are_planned_for(tmp_path, network_path, load, planned):
     with pytest.raises(narrowpass.errors.UsageError, match="no method has a value 'nothing'"):
         load(keep=["nothing"])
     assert planned == ["main"] * 3
+
+
+def test_a_method_is_planned_again_without_its_packed_weights(tmp_path, load, planned):
+    """One of weights that are computed: they cannot be packed from the bundle alone."""
+    text, matrix, *_ = NARROW["float16"]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N, 128] x) => (float[N, 96] y) {{ {text} }}"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(matrix, "w"))
+    save(tmp_path, main=model)
+    x = np.random.default_rng(1).standard_normal((3, 128)).astype(np.float32)
+    with load() as program:
+        wanted = program.run({"x": x})["y"]
+    assert_near(wanted, x.astype(np.float64) @ matrix.astype(np.float64))
+    del program
+    gc.collect()  # no program of this process shares them
+    path_of(Bundle.load(tmp_path / "b.narrow"), tmp_path / "cache").unlink()
+    with load() as program:
+        np.testing.assert_array_equal(program.run({"x": x})["y"], wanted)
+    assert planned == ["main", "main"]
 
 
 def test_native_kernels_can_be_required_of_what_is_restored(tmp_path, network_path, load, planned):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,8 +99,11 @@ class MethodCompiler:
         appends: Appends | None = None,
     ) -> None:
         """Store a method that was compiled; see `StoredMethods.save`."""
-        if self._stored is not None:
-            self._stored.save(method, form, appends, self._context(method.name, session, {}))
+        if self._stored is None or session is None:
+            return
+        counts = dataclasses.replace(session.counts)
+        self._stored.save(method, form, appends, self._context(method.name, session, {}))
+        session.counts = counts  # each weight of it was counted when it was packed
 
     def forget_stored(self) -> None:
         """Let go of the bundle, once all methods are there."""

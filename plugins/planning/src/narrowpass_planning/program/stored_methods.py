@@ -119,20 +119,15 @@ class StoredMethods:
             method: compiled with the context.
             form: as for `load`.
             appends: see `document_of`.
-            context: of the program, with the session that its weights were packed in, open.
+            context: of the program, with the session that its weights were packed in, open; it
+                counts the weights of the trial.
         """
-        session = context.session
-        if session is None:
-            return
-        counts = dataclasses.replace(session.counts)
         try:
             document = document_of(method, appends, self._storage, self._tensors)
             restored(document, self._storage, self._tensors, context)
         except (NotStorableError, StaleError) as error:
             _log.info("method %r is planned in each process: %s", method.name, str(error))
             return
-        finally:
-            session.counts = counts
         self._write(document, method.name, form)
 
     def _read(self, name: str, form: str = "") -> Any:

@@ -51,9 +51,9 @@ class Quantized:
         for axis, size in enumerate(shape):
             if channels and size % channels == 0 and math.prod(shape[: axis + 1]) == last:
                 # Axes before that of the scales may have become part of it.
-                scale, zero = (_tiled(each, size // channels) for each in (self.scale, self.zero))
-                if scale is not None:
-                    return Quantized(integers, scale, zero, axis)
+                count = size // channels
+                zero = None if self.zero is None else _tiled(self.zero, count)
+                return Quantized(integers, _tiled(self.scale, count), zero, axis)
         return None
 
     def times(self, factor: np.float32) -> Quantized:
@@ -61,8 +61,8 @@ class Quantized:
         return dataclasses.replace(self, scale=self.scale.times(factor))
 
 
-def _tiled(weight: Weight | None, count: int) -> Weight | None:
-    if weight is None or count == 1:
+def _tiled(weight: Weight, count: int) -> Weight:
+    if count == 1:
         return weight
     return weight.then(
         f"tile {count}", lambda array: np.tile(array.reshape(-1), count), [weight.size * count]

@@ -6,34 +6,15 @@ import mmap
 
 import numpy as np
 import pytest
+from array_cache_kit import Packer, floats, pack, stored
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass_planning.memory.allocator import HEAP, allocate_bytes, allocating
-from narrowpass_planning.weights import UnusableError, Weight, array_cache
+from narrowpass_planning.weights import UnusableError, array_cache
 from narrowpass_planning.weights.file import PackedFile
-from narrowpass_planning.weights.folder import CacheFile, listed, prune
+from narrowpass_planning.weights.folder import listed, prune
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
-RNG = np.random.default_rng(20)
-LAYOUT = 7
-
-
-class Packer:
-    """Packs as version `number`."""
-
-    suffix = ".test-weights"
-
-    def __init__(self, number: int = 1) -> None:
-        self._number = number
-
-    def build(self) -> str:
-        return f"version {self._number}"
-
-    def fingerprint(self, algorithm: int) -> int:
-        raise UnusableError(f"no algorithm {algorithm}")
-
-    def packs_alike(self, algorithm: int, value: int) -> bool:
-        return False
 
 
 class Pages:
@@ -45,22 +26,6 @@ class Pages:
     def allocate(self, size: int, alignment: int) -> np.ndarray:
         self.sizes.append(size)
         return np.frombuffer(mmap.mmap(-1, size), np.uint8)
-
-
-def pack(session, array, identity, *, layout=LAYOUT):
-    """Pack the transposed matrix."""
-
-    def write(block, kernel, bias, scales):
-        assert bias is None
-        assert scales is None
-        block.view(np.float32).reshape(array.shape[::-1])[...] = kernel.T
-
-    weight = Weight.of(array, identity)
-    return session.pack_own("matmul", (), weight, None, None, layout, array.nbytes, write)
-
-
-def floats(*shape):
-    return RNG.standard_normal(shape).astype(np.float32)
 
 
 def test_sessions_share_what_has_one_name():
@@ -107,21 +72,13 @@ def test_an_aborted_session_leaves_nothing():
         session.commit()
 
 
-def stored(tmp_path, array, packer):
-    file = CacheFile(tmp_path, "k", packer)
-    with array_cache().begin() as session:
-        pack(session, array, "a")
-    file.write(session.entries(), None)
-    return file
-
-
 def test_a_file_is_found_by_the_packer_that_wrote_it(tmp_path):
     array = floats(4, 8)
-    file = stored(tmp_path, array, Packer())
+    file = stored(tmp_path, array)
     found = file.open()
     with array_cache().begin() as session:
         session.offer(found.addressed(), found)
-        block = pack(session, array, "a")
+        block = pack(session, array, "0")
     assert session.counts.hits == 1
     assert [entry.mapped for entry in session.entries()] == [True]
     np.testing.assert_array_equal(block.view(np.float32).reshape(8, 4), array.T)
@@ -134,10 +91,10 @@ def test_a_file_is_found_by_the_packer_that_wrote_it(tmp_path):
 
 def test_a_mapped_block_outlives_its_session(tmp_path):
     array = floats(4, 8)
-    found = stored(tmp_path, array, Packer()).open()
+    found = stored(tmp_path, array).open()
     session = array_cache().begin()
     session.offer(found.addressed(), found)
-    block = pack(session, array, "a")
+    block = pack(session, array, "0")
     session.abort()
     del session, found
     np.testing.assert_array_equal(block.view(np.float32).reshape(8, 4), array.T)
