@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import threading
@@ -16,7 +17,7 @@ from narrowpass.bundle import NamedData
 from narrowpass.errors import BackendError, BundleError, UsageError
 from narrowpass_planning.weights import ProcessCache, Weight, array_cache
 from narrowpass_planning.weights.cache import WeightsCache
-from narrowpass_planning.weights.entry import Entry, reasons
+from narrowpass_planning.weights.entry import Block, Entry, reasons
 from narrowpass_planning.weights.session import Session, packed_name
 from narrowpass_planning.weights.store import ArrayStore
 from narrowpass_planning.weights.weight import digest
@@ -212,6 +213,20 @@ def test_named_data_of_a_bundle(tmp_path):
     with pytest.raises(BundleError, match="was changed"):
         other.load_unpacked("w")
     other.abort()
+
+
+def test_records_of_blocks():
+    """Two of one block are equal, whatever keeps it alive, and nobody changes them."""
+    entry = Entry("a", 1, 2, 3, 4, "packed")
+    assert (entry.mapped, entry.owner) == (False, None)
+    kept = dataclasses.replace(entry, owner=bytes(7))
+    assert kept == entry
+    assert len({kept, entry}) == 1
+    assert repr(kept) == repr(entry)
+    assert Block(3, 4) == Block(3, 4) != Block(3, 5)
+    for record in (entry, Block(3, 4)):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            record.size = 5
 
 
 # The store
