@@ -169,10 +169,10 @@ def test_scales_keep_a_distance_from_limits(ratio):
 def test_the_least_scales_of_a_weight():
     bound = ScaleBound(WEIGHT_TO_OUTPUT, 0.25, 8.0, closed=True)
     weights, accumulators = np.array([1.0, 4.0]), np.array([8.0, 2.0])
-    scales = {"a": 2.0, "b": 16.0}
+    scales = {"a": 2.0, "b": 16.0, "c": 1024.0}  # that of a second operand counts for nothing
 
     def found(bound, output, accumulators):
-        relation = ScaleConstraint(bound, ("a",), output, weights, accumulators)
+        relation = ScaleConstraint(bound, ("a", "c"), output, weights, accumulators)
         return relation.channels(scales, 0.0).tolist()
 
     assert found(None, "b", None) == [1.0, 4.0]

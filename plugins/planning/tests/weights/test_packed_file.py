@@ -61,6 +61,7 @@ HEADERS: dict[str, tuple[int, bytes, str]] = {
     "header": (12, b"\0\1", "its header is damaged"),
     "place": (16, struct.pack("<Q", 127), "cut off, or something was written"),
     "size": (24, struct.pack("<Q", 7), "cut off, or something was written"),
+    "length": (24, struct.pack("<Q", 1 << 20), "cut off, or something was written"),
     "digest": (32, bytes(32), "its index is damaged"),
 }
 
@@ -170,7 +171,7 @@ def test_a_signed_index_that_is_wrong(path, name):
     assert reason in refusal(path)
 
 
-@pytest.mark.parametrize("pair", [(-1, 5), (1 << 32, 5), (1, -1), (1, 1 << 32)])
+@pytest.mark.parametrize("pair", [(-1, 5), (1 << 32, 5), (1 << 33, 5), (1, -1), (1, 1 << 32), (1, 1 << 33)])
 def test_no_packer_is_asked_about_numbers_that_are_no_fingerprints(path, pair):
     class Agreeable(Packer):
         def packs_alike(self, algorithm: int, value: int) -> bool:
@@ -320,4 +321,5 @@ def test_what_is_mapped_keeps_its_file_closed_and_readable(path):
     path.unlink()
     for item, matrix in zip(file.entries, TWO, strict=True):
         assert file.block(item).tobytes() == matrix.T.tobytes()
-    assert [entry.owner for entry in file.addressed()] == [file, file]
+    known = [(entry.owner, entry.mapped, entry.origin) for entry in file.addressed()]
+    assert known == [(file, True, "mapped")] * 2
