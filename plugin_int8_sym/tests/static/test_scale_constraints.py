@@ -228,6 +228,14 @@ def test_a_circle_that_only_the_margin_drives_is_refused():
     assert not exact.refused
 
 
+def test_a_fixed_scale_within_the_margin_of_a_limit_is_refused():
+    """Though no ratio is outside of the limit: what is measured is not a number of the model."""
+    relation = ScaleConstraint(ScaleBound(INPUT_TO_OUTPUT, 0.0, 4.0), ("a",), "b")
+    solution = solve({"a": 4.0 * (1 - 2.0**-21), "b": 1.0}, ("b",), [relation])
+    (violation,) = solution.refused.values()
+    assert (violation.measured, violation.limit) == (np.inf, 4.0)
+
+
 def test_a_chain_takes_a_round_for_each_scale():
     """Against the order of the constraints, so that each round increases one scale."""
     bound = ScaleBound(INPUT_TO_OUTPUT, 0.0, 0.5, closed=True)

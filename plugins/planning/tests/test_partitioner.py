@@ -277,6 +277,13 @@ def test_what_native_operations_compute_stays_native():
     assert tiny("c = Neg(t) a = Abs(c) y = NonZero(a)") is HOST
 
 
+def test_what_is_tiny_behind_what_is_not():
+    """Each of the others is passed over for a reason of its own: size, kernel, and users."""
+    for other in ("b = Neg(x) h = NonZero(b)", "b = Erf(t) h = NonZero(b)", "b = Neg(t)"):
+        body = f"{other} a = Neg(t) y = NonZero(a)"
+        assert tiny(body, inputs="float[17] x, float[4] t") is HOST
+
+
 def test_what_nothing_of_the_host_reads_stays_native():
     assert tiny("a = Neg(t) y = Abs(a)") is NATIVE
     assert tiny("a = Neg(t) b = NonZero(a) y = Abs(a)") is HOST

@@ -171,7 +171,9 @@ def test_a_signed_index_that_is_wrong(path, name):
     assert reason in refusal(path)
 
 
-@pytest.mark.parametrize("pair", [(-1, 5), (1 << 32, 5), (1 << 33, 5), (1, -1), (1, 1 << 32), (1, 1 << 33)])
+@pytest.mark.parametrize(
+    "pair", [(-1, 5), (1 << 32, 5), (1 << 33, 5), (1, -1), (1, 1 << 32), (1, 1 << 33)]
+)
 def test_no_packer_is_asked_about_numbers_that_are_no_fingerprints(path, pair):
     class Agreeable(Packer):
         def packs_alike(self, algorithm: int, value: int) -> bool:
