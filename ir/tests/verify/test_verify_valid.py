@@ -66,6 +66,14 @@ TRICKY = {
                 { d = Identity(c)
                   z = Neg(x) }>
         }""",
+    "Scan of opset 8, whose body does not see the lengths": """
+        <ir_version: 3, opset_import: ["" : 8]>
+        g (float[1,2] s, float[1,3,2] x) => (float[1,2] e, float[1,3,2] y)
+        {
+            e, y = Scan <num_scan_inputs = 1, body = b (float[2] a, float[2] v)
+                => (float[2] c, float[2] d) { c = Add(a, v)
+                                              d = Identity(c) }> (, s, x)
+        }""",
     "two levels of capture": """
         <ir_version: 8, opset_import: ["" : 17]>
         g (bool c, float[2] x) => (float[2] y)

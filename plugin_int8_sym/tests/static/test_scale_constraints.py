@@ -209,8 +209,9 @@ def test_a_circle_refuses_one_of_its_constraints():
     one, two = ScaleConstraint(bound, ("a",), "b"), ScaleConstraint(bound, ("b",), "a")
     other = ScaleConstraint(bound, ("a",), "c")
     solution = solve({"a": 1.0, "b": 1.0, "c": 1.0}, (), [other, one, two], margin=0.0)
-    (refused,) = solution.refused
+    ((refused, violation),) = solution.refused.items()
     assert refused in (one, two)
+    assert (violation.measured, violation.limit) == (1.0, 0.5)  # by the scales that there were
     kept = {"a": 1.0, "b": 2.0} if refused is two else {"a": 2.0, "b": 1.0}
     assert solution.scales == {**kept, "c": 2 * kept["a"]}
 
