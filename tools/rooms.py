@@ -57,6 +57,7 @@ ROOMS = (
     Room("plugins/reference", "narrowpass_reference", "oracle and fallback"),
     Room("plugins/report", "narrowpass_report", "HTML of a build"),
     Room("plugins/serve", "narrowpass_serve", "HTTP and gRPC"),
+    Room("plugins/signing", "narrowpass_signing", "signatures of bundles"),
     Room("plugins/testing", "narrowpass_testing", "test kit of plugins"),
     Room("plugin_fp16", "narrowpass_fp16", "min cut of casts"),
     Room("plugin_int8_sym", "narrowpass_int8_sym", "calibration, Q/DQ"),

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 OURS = tuple(
-    f"narrowpass-{name} " for name in ("analysis", "auto", "demo", "generate", "ray", "serve")
+    f"narrowpass-{name} "
+    for name in ("analysis", "auto", "demo", "generate", "ray", "serve", "signing")
 )
 """The distributions whose commands are described with those of the core."""
 

@@ -36,6 +36,7 @@ FIRST_PARTY = (
     "reference",
     "report",
     "serve",
+    "signing",
     "xnn-cpu",
 )
 """The plugins that the pages may use; all others are left out, whatever is installed."""
