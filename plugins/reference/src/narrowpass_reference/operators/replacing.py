@@ -16,6 +16,7 @@ from onnx.reference.ops import load_op
 
 from narrowpass_reference.operators.control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
 from narrowpass_reference.operators.convolutions import Conv, ConvTranspose
+from narrowpass_reference.operators.learning import OneHotEncoder, TreeEnsemble
 from narrowpass_reference.operators.normalization import LayerNormalization, RMSNormalization
 from narrowpass_reference.operators.numeric import (
     GatherElements,
@@ -260,9 +261,16 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
 _REPLACED_LATER: Mapping[str, type[OpRun]] = MappingProxyType({"LogSoftmax": LogSoftmax})
 """What replaces some of them from there on."""
 
+_REPLACED_LEARNING: Mapping[str, type[OpRun]] = MappingProxyType(
+    {"OneHotEncoder": OneHotEncoder, "TreeEnsemble": TreeEnsemble}
+)
+"""Operators of ``ai.onnx.ml``: what replaces them, at any version."""
+
 
 def replacement(domain: str, op_type: str, version: int) -> type[OpRun] | None:
     """Return the class to use in place of onnx's, or None where onnx's is right."""
+    if domain == "ai.onnx.ml":
+        return _REPLACED_LEARNING.get(op_type)
     if domain or op_type not in _REPLACED:
         return None
     found, first, end = _REPLACED[op_type]

@@ -1,0 +1,39 @@
+"""Operators of ``ai.onnx.ml`` that onnx's evaluator computes otherwise than they are defined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx.reference.ops.aionnxml import op_one_hot_encoder, op_tree_ensemble
+
+Array = np.ndarray[Any, Any]
+
+_MIN, _MAX = 2, 3
+"""Values of ``aggregate_function``."""
+
+
+class OneHotEncoder(op_one_hot_encoder.OneHotEncoder):
+    """Cuts numbers off to integers before they are looked up, at any rank; onnx's does neither."""
+
+    def _run(self, x: Array, **attributes: Any) -> tuple[Any, ...]:  # type: ignore[override]
+        flat = x.reshape(-1)
+        if flat.dtype.kind == "f":
+            with np.errstate(invalid="ignore"):  # NaN is no category, whatever it is cast to
+                flat = flat.astype(np.int64)
+        (encoded,) = super()._run(flat, **attributes)  # type: ignore[no-untyped-call]
+        return (encoded.reshape(*x.shape, encoded.shape[-1]),)
+
+
+class TreeEnsemble(op_tree_ensemble.TreeEnsemble):
+    """The extreme of no leaves is 0, as in onnxruntime; onnx's is a limit of the type."""
+
+    def _run(  # type: ignore[override]
+        self, x: Array, *operands: Any, **attributes: Any
+    ) -> tuple[Any, ...]:
+        (result,) = super()._run(x, *operands, **attributes)  # type: ignore[no-untyped-call]
+        limits = np.finfo(x.dtype)
+        untouched = {_MIN: limits.max, _MAX: limits.min}.get(attributes["aggregate_function"])
+        if untouched is not None:
+            result = np.where(result == untouched, 0, result)
+        return (result.astype(x.dtype),)
