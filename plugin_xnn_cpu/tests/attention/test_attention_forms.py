@@ -226,3 +226,19 @@ def test_sizes_of_groups(b, m, n, threads, seed):
     # Scores of up to 60, whose unit in the last place is 4e-6: exponentials are off by that.
     program = check(model, feeds, program=compile_model(model, threads=threads), tolerance=5e-5)
     assert "attention" in kernels_of(program, feeds)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 9])
+@pytest.mark.parametrize("kind", ["float", "bool"])
+def test_a_mask_of_fewer_columns_than_keys_is_padded(kind, columns):
+    """One column, too: it is not broadcast. The oracle runs the operator's own function."""
+    heads = "float[2, 3, 5, 8] q, float[2, 3, 9, 8] k0, float[2, 3, 9, 6] v"
+    body, output = "y = Attention(q, k0, v, mask)", "float[2, 3, 5, 6] y"
+    model = model_of(body, f"{heads}, {kind}[5, {columns}] mask", output, opset=23)
+    rng = np.random.default_rng(columns)
+    feeds = {"q": normal(rng, 2, 3, 5, 8), "k0": normal(rng, 2, 3, 9, 8)}
+    feeds |= {"v": normal(rng, 2, 3, 9, 6), "mask": normal(rng, 5, columns)}
+    if kind == "bool":
+        feeds["mask"] = feeds["mask"] > -1
+        feeds["mask"][:, 0] = True  # onnx's function divides 0 by 0 in a row without keys
+    check(model, feeds, native=None, oracle="onnx")

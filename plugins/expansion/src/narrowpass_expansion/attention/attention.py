@@ -152,11 +152,12 @@ def _reshape_to_rank_4(
 
 
 def _pad_mask(e: Emitter, mask: ir.Value, keys: ir.Value) -> ir.Value:
-    """Emit the mask padded to the number of keys; padded columns are masked."""
+    """Emit the mask padded to the number of keys; padded columns are masked.
+
+    One column is padded, too, not broadcast: so does the function that defines the operator.
+    """
     kind = e.dtype(mask)
     own = e.dims(mask)
-    if own and own[-1] == 1:
-        return mask
     k, past = e.required(1, "K"), e.input(4)
     if past is None and own and own[-1] is not None and own[-1] == e.dims(k)[-2]:
         return mask
