@@ -2,53 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import onnx
 
-EVALUATOR = {
-    "AveragePool": (99, "ignores auto_pad where ceil_mode is set"),
-    "BatchNormalization": (14, "trains where the operator infers"),
-    "ConvTranspose": (99, "fails or is wrong where there are groups, or auto_pad with strides"),
-    "Det": (99, "returns float64, whatever the type"),
-    "Dropout": (10, "returns a mask of booleans, which has the type of the data"),
-    "GRU": (99, "ignores lengths, activations, clipping and directions"),
-    "GlobalMaxPool": (99, "keeps the batch and the channels for images of two axes only"),
-    "GridSample": (99, "cuts integers off where they are added, rather than the result"),
-    "Hardmax": (13, "does not flatten the axes"),
-    "LRN": (99, "adds up the squares of other channels"),
-    "LSTM": (99, "ignores lengths, activations, clipping and directions"),
-    "LayerNormalization": (99, "computes in the type of the data, not in float32"),
-    "LogSoftmax": (13, "does not flatten the axes"),
-    "Loop": (99, "reads carried values that the trip changed, and joins scan outputs"),
-    "LpNormalization": (99, "takes no absolute values for p = 1"),
-    "LpPool": (99, "moves the first place where ceil_mode is set"),
-    "MaxPool": (99, "mixes the axes of pads up"),
-    "Mean": (99, "keeps the shape of the first operand"),
-    "RNN": (99, "ignores lengths, activations, clipping and directions"),
-    "RMSNormalization": (99, "computes in the type of the data, not in float32"),
-    "ReduceL1": (99, "returns uint64 for uint32"),
-    "ReduceLogSum": (99, "fails for integers, or casts them at another place"),
-    "ReduceLogSumExp": (99, "overflows, and casts integers at another place"),
-    "ReduceProd": (99, "returns uint64 for uint32"),
-    "ReduceSumSquare": (99, "returns uint64 for uint32"),
-    "SVMRegressor": (99, "has no number for the kernels POLY and SIGMOID of negative operands"),
-    "RoiAlign": (16, "moves coordinates by half a pixel, as from operator set 16 on"),
-    "Scaler": (99, "returns the type of the operand, which must be float32"),
-    "Scan": (99, "takes no axes and directions"),
-    "Softmax": (13, "does not flatten the axes"),
-    "Squeeze": (99, "removes axes in the order given"),
-    "Unsqueeze": (99, "adds axes in the order given"),
+from differential.upstream import Operation, operations
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A form of an operator that onnx's evaluator gets wrong.
+
+    Attributes:
+        reason: what it does.
+        below: in operator sets below this one; None for all.
+        types: for first operands of these types; empty for all. A type that is unknown counts.
+    """
+
+    reason: str
+    below: int | None = None
+    types: tuple[str, ...] = ()
+
+    def concerns(self, operation: Operation) -> bool:
+        """Report whether a node of the operator may be of this form."""
+        early = self.below is None or operation.version < self.below
+        return early and (not self.types or operation.dtype in ("", *self.types))
+
+
+EVALUATOR: Mapping[str, Doubt] = {
+    "AffineGrid": Doubt("returns float32", types=("double", "float16", "bfloat16")),
+    "AveragePool": Doubt("ignores auto_pad where ceil_mode is set"),
+    "BatchNormalization": Doubt("trains where the operator infers", below=14),
+    "ConvTranspose": Doubt("fails or is wrong where there are groups, or auto_pad with strides"),
+    "Det": Doubt("returns float64, whatever the type"),
+    "Dropout": Doubt("returns a mask of booleans, which has the type of the data", below=10),
+    "GRU": Doubt("ignores lengths, activations, clipping and directions"),
+    "GlobalMaxPool": Doubt("keeps the batch and the channels for images of two axes only"),
+    "GridSample": Doubt("cuts integers off where they are added, rather than the result"),
+    "Hardmax": Doubt("does not flatten the axes", below=13),
+    "LRN": Doubt("adds up the squares of other channels"),
+    "LSTM": Doubt("ignores lengths, activations, clipping and directions"),
+    "LayerNormalization": Doubt("computes in the type of the data, not in float32"),
+    "LogSoftmax": Doubt("does not flatten the axes", below=13),
+    "Loop": Doubt("reads carried values that the trip changed, and joins scan outputs"),
+    "LpNormalization": Doubt("takes no absolute values for p = 1"),
+    "LpPool": Doubt("moves the first place where ceil_mode is set"),
+    "MaxPool": Doubt("mixes the axes of pads up"),
+    "Mean": Doubt("keeps the shape of the first operand"),
+    "Normalizer": Doubt("returns the type of the operand", types=("double", "int32", "int64")),
+    "OneHotEncoder": Doubt("looks floats up as they are, where they are to be cut off"),
+    "RNN": Doubt("ignores lengths, activations, clipping and directions"),
+    "RMSNormalization": Doubt("computes in the type of the data, not in float32"),
+    "ReduceL1": Doubt("returns uint64", types=("uint32",)),
+    "ReduceLogSum": Doubt("fails for integers, or casts them at another place"),
+    "ReduceLogSumExp": Doubt("overflows, and casts integers at another place"),
+    "ReduceProd": Doubt("returns uint64", types=("uint32",)),
+    "ReduceSumSquare": Doubt("returns integers of 64 bits", types=("int32", "uint32")),
+    "SVMRegressor": Doubt("has no number for the kernels POLY and SIGMOID of negative operands"),
+    "RoiAlign": Doubt("moves coordinates by half a pixel, as from operator set 16 on", below=16),
+    "Scaler": Doubt("returns the type of the operand, which must be float32"),
+    "Scan": Doubt("takes no axes and directions"),
+    "Softmax": Doubt("does not flatten the axes", below=13),
+    "Squeeze": Doubt("removes axes in the order given"),
+    "TreeEnsemble": Doubt("has the limits of the type where no leaf adds to an extreme"),
+    "Unsqueeze": Doubt("adds axes in the order given"),
 }
-"""Operators of which onnx's evaluator gets a form wrong, below an operator set, and which form."""
+"""By operator."""
 
 
-def doubted(model: onnx.ModelProto) -> list[str]:
-    """Return the operators of a model that onnx's evaluator may get wrong."""
-    version = next((i.version for i in model.opset_import if not i.domain), 1)
-    found = []
-    stack = [model.graph]
-    while stack:
-        for node in stack.pop().node:
-            if version < EVALUATOR.get(node.op_type, (0, ""))[0]:
-                found.append(node.op_type)
-            stack += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return found
+def is_doubtful(model: onnx.ModelProto, output: str) -> bool:
+    """Report whether an output depends on a node that onnx's evaluator may get wrong."""
+    return any(
+        found.node.op_type in EVALUATOR and EVALUATOR[found.node.op_type].concerns(found)
+        for found in operations(model, output)
+    )

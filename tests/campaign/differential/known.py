@@ -6,11 +6,16 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from differential.cases import Case
 from differential.subjects import Finding
+from differential.upstream import Operation, operations
 
 LIST = Path(__file__).parents[1] / "known.toml"
+INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_PLACE = re.compile(r"(?:at [a-z ]+: )?(?P<output>\w+): |.*?node '(?P<node>\w+)'")
+"""How messages begin that name an output of the graph, or a node, by its first output."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,11 @@ class Known:
     """An entry of the list.
 
     Attributes:
-        operators: a case must have one of them; none for any case.
+        operators: one of them is the node that the finding names, or is one on which the output
+            that the finding names depends.
+        below: operator sets of ONNX below this one; None for all.
+        types: of its first operand, "integers" for all of these; none for any.
+        attributes: by name, the values that it may have; "" stands for one that is not written.
         subjects: a pattern that the subject's name must match.
         kinds: kinds of findings.
         message: a pattern that must be found in the message.
@@ -26,6 +35,9 @@ class Known:
     """
 
     operators: frozenset[str]
+    below: int | None
+    types: frozenset[str]
+    attributes: dict[str, list[Any]]
     subjects: str
     kinds: frozenset[str]
     message: str
@@ -33,39 +45,62 @@ class Known:
 
     def matches(self, case: Case, finding: Finding) -> bool:
         """Report whether a finding is what the entry is about."""
-        kinds = set(operators_of(case))
         return (
-            (not self.operators or bool(self.operators & kinds))
-            and re.fullmatch(self.subjects, finding.subject) is not None
-            and (not self.kinds or finding.kind in self.kinds)
+            re.fullmatch(self.subjects, finding.subject) is not None
+            and finding.kind in self.kinds
             and re.search(self.message, finding.message) is not None
+            and any(map(self._concerns, _concerned(case, finding)))
         )
+
+    def _concerns(self, operation: Operation) -> bool:
+        return (
+            operation.node.op_type in self.operators
+            and (self.below is None or operation.version < self.below)
+            and (not self.types or operation.dtype in self.types)
+            and all((operation.attribute(n) or "") in v for n, v in self.attributes.items())
+        )
+
+
+def _concerned(case: Case, finding: Finding) -> list[Operation]:
+    """Return the nodes that a finding may be about: all of them where it names no place."""
+    place = _PLACE.match(finding.message)
+    if place is None:
+        return operations(case.model)
+    if place["output"]:
+        return operations(case.model, place["output"])
+    found = operations(case.model)
+    named = [one for one in found if place["node"] in (one.node.name, *one.node.output)]
+    return named or found
 
 
 def operators_of(case: Case) -> list[str]:
     """Return the operators of a case, those in bodies included."""
-    found: list[str] = []
-    stack = [case.model.graph]
-    while stack:
-        for node in stack.pop().node:
-            found.append(node.op_type)
-            stack += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return found
+    return [found.node.op_type for found in operations(case.model)]
 
 
 def known_findings() -> list[Known]:
-    """Read the list."""
-    entries = tomllib.loads(LIST.read_text("utf-8")).get("known", [])
-    return [
-        Known(
-            frozenset(entry.get("operators", [])),
-            entry.get("subjects", ".*"),
-            frozenset(entry.get("kinds", [])),
-            entry.get("message", ""),
-            entry["reason"],
+    """Read the list. An entry must say what it is about: operators, kinds and a message."""
+    entries = tomllib.loads(LIST.read_text("utf-8"))["known"]
+    found = []
+    for entry in entries:
+        types = set(entry.pop("types", []))
+        if "integers" in types:
+            types = (types - {"integers"}) | INTEGERS
+        found.append(
+            Known(
+                operators=frozenset(entry.pop("operators")),
+                below=entry.pop("below", None),
+                types=frozenset(types),
+                attributes=entry.pop("attributes", {}),
+                subjects=entry.pop("subjects", ".*"),
+                kinds=frozenset(entry.pop("kinds")),
+                message=entry.pop("message"),
+                reason=entry.pop("reason"),
+            )
         )
-        for entry in entries
-    ]
+        if entry:
+            raise ValueError(f"{LIST}: unknown keys {sorted(entry)}")
+    return found
 
 
 def reason_for(case: Case, finding: Finding, entries: list[Known]) -> str | None:

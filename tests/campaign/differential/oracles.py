@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from differential.doubts import doubted
+from differential.doubts import is_doubtful
 from differential.elements import TYPES, Array, is_float
 
 Values = dict[str, Any]
@@ -128,14 +128,15 @@ class Verdict:
     """What the oracles say about a case.
 
     Attributes:
-        agreed: outputs that are right; None where there is no agreement.
-        candidates: the outputs of each oracle that ran, by its name.
-        apart: the outputs that they disagree about, and how.
+        candidates: the outputs of each oracle that ran, by its name, without those of onnx's
+            evaluator that are doubtful: all of it where it ran alone, what differs where both ran.
+        apart: how they differ, by the outputs about which both count.
+        alone: outputs about which onnxruntime decides, as they differ and are doubtful.
     """
 
-    agreed: Values | None
     candidates: dict[str, Values]
-    apart: str = ""
+    apart: Mapping[str, str] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
 
 
 def difference(got: Any, expected: Any, tolerance: float | None, slack: float = 0.0) -> str:
@@ -185,15 +186,18 @@ def _type(array: Array) -> str:
     return next((n for n, t in TYPES.items() if t == array.dtype), str(array.dtype))
 
 
-def differences(got: Values, expected: Values, tolerance: float | None, slack: float) -> str:
-    """Say how outputs differ; "" where they do not."""
+def differences(
+    got: Values, expected: Values, tolerance: float | None, slack: float
+) -> dict[str, str]:
+    """Say how outputs differ, by those that do."""
+    found = {}
     for name, value in expected.items():
-        if name not in got:
-            return f"{name}: is not there"
-        found = difference(got[name], value, tolerance, slack)
-        if found:
-            return f"{name}: {found}"
-    return ""
+        text = "is not there"
+        if name in got:
+            text = difference(got[name], value, tolerance, slack)
+        if text:
+            found[name] = text
+    return found
 
 
 def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0) -> Verdict:
@@ -204,15 +208,15 @@ def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0
         found = run(model, feeds)
         if found is not None:
             candidates[name] = found
-    doubt = bool(doubted(model))
-    if doubt and "onnxruntime" not in candidates:
-        return Verdict(None, {})
-    if not candidates:
-        return Verdict(None, candidates)
-    if len(candidates) == 1:
-        return Verdict(next(iter(candidates.values())), candidates)
-    one, other = candidates["onnxruntime"], candidates["onnx"]
-    apart = differences(other, one, None, slack)
-    if apart and doubt:
-        return Verdict(one, {"onnxruntime": one}, apart)
-    return Verdict(None if apart else one, candidates, apart)
+    if "onnx" not in candidates:
+        return Verdict(candidates)
+    other = candidates["onnx"]
+    if "onnxruntime" not in candidates:
+        sure = {name: value for name, value in other.items() if not is_doubtful(model, name)}
+        return Verdict({"onnx": sure} if sure else {})
+    apart = differences(other, candidates["onnxruntime"], None, slack)
+    alone = frozenset(name for name in apart if is_doubtful(model, name))
+    candidates["onnx"] = {name: value for name, value in other.items() if name not in alone}
+    return Verdict(
+        candidates, {name: text for name, text in apart.items() if name not in alone}, alone
+    )

@@ -151,7 +151,7 @@ def run_subject(
             found.append(Finding("exception", subject.name, text))
         return None
 
-    both = len(verdict.candidates) == 2
+    both = len(verdict.candidates) == 2 and not verdict.alone
     program = guarded(lambda: subject.program(case), both)
     if program is not None:
         with program:
@@ -177,7 +177,7 @@ def _sizes(
         feeds = case.resized(sizes)
         verdict = judge(case.model, feeds, case.slack)
         PHASE(subject.name)
-        if len(verdict.candidates) < 2 or verdict.agreed is None:
+        if len(verdict.candidates) < 2 or verdict.apart or verdict.alone:
             continue  # sizes are bound by constants of the model
         _count(counts, f"runs of {subject.name}")
         got = guarded(lambda feeds=feeds: program.run(_copies(feeds)), True)  # type: ignore[misc]
@@ -205,16 +205,21 @@ def compare(
     tolerance = subject.tolerance
     if tolerance is not None and not _continuous(case, verdict):
         return []
-    if verdict.agreed is not None:
-        message = differences(got, verdict.agreed, tolerance, case.slack)
-        kind = "wrong" if len(verdict.candidates) == 2 else "not as the only oracle"
-        return [Finding(kind, subject.name, where + message)] if message else []
-    messages = [
-        differences(got, values, tolerance, case.slack) for values in verdict.candidates.values()
-    ]
-    if all(messages):
-        text = f"{where}onnxruntime: {messages[0]}; onnx: {messages[1]}; theirs: {verdict.apart}"
-        return [Finding("as neither oracle", subject.name, text)]
+    found = {
+        oracle: differences(got, values, tolerance, case.slack)
+        for oracle, values in verdict.candidates.items()
+    }
+    for name in dict.fromkeys(name for values in verdict.candidates.values() for name in values):
+        texts = [wrong[name] for wrong in found.values() if name in wrong]
+        judges = sum(name in values for values in verdict.candidates.values())
+        if not texts or (name in verdict.apart and len(texts) < judges):
+            continue
+        if name in verdict.apart:
+            each = "; ".join(f"{oracle}: {wrong[name]}" for oracle, wrong in found.items())
+            text = f"{where}{name}: {each}; theirs: {verdict.apart[name]}"
+            return [Finding("as neither oracle", subject.name, text)]
+        kind = "wrong" if judges == 2 else "not as the only oracle"
+        return [Finding(kind, subject.name, f"{where}{name}: {texts[0]}")]
     return []
 
 
@@ -236,7 +241,7 @@ def _copies(feeds: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _word(verdict: Verdict) -> str:
-    if verdict.apart:
+    if verdict.apart or verdict.alone:
         return "cases with oracles apart"
     if len(verdict.candidates) == 1:
         return f"cases that only {next(iter(verdict.candidates))} runs"

@@ -1,0 +1,76 @@
+"""The nodes that an output depends on, and the types of their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A node of a graph or of a body.
+
+    Attributes:
+        node: the node.
+        version: of the operator set of ONNX in the model.
+        dtype: the element type of its first operand as ONNX calls it in lower case; "" where it is
+            unknown, as within bodies.
+    """
+
+    node: onnx.NodeProto
+    version: int
+    dtype: str
+
+    def attribute(self, name: str) -> object:
+        """Return the value of an attribute, texts as ``str``; None where it is not written."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                value = onnx.helper.get_attribute_value(attribute)
+                return value.decode() if isinstance(value, bytes) else value
+        return None
+
+
+def operations(model: onnx.ModelProto, output: str | None = None) -> list[Operation]:
+    """Return the nodes of a model with those of bodies.
+
+    Args:
+        model: the model.
+        output: an output of the graph or of a node: only what it depends on; None for all nodes.
+    """
+    version = next((i.version for i in model.opset_import if not i.domain), 1)
+    types = _types(model)
+    wanted = None if output is None else {output}
+    found = []
+    for node in reversed(model.graph.node):  # each stands behind those that it reads
+        if wanted is not None and not wanted.intersection(node.output):
+            continue
+        for inner in _with_bodies(node):
+            first = inner.input[0] if inner.input else ""
+            found.append(Operation(inner, version, types.get(first, "") if inner is node else ""))
+            if wanted is not None:
+                wanted.update(inner.input)
+    return found
+
+
+def _with_bodies(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield a node and those of its bodies, all the way down."""
+    yield node
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                yield from _with_bodies(inner)
+
+
+def _types(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the element types of the graph's values, as far as onnx infers them."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # noqa: BLE001  # its errors have no common base; types stay unknown
+        graph = model.graph
+    numbers = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        numbers[value.name] = value.type.tensor_type.elem_type
+    return {name: TensorProto.DataType.Name(n).lower() for name, n in numbers.items() if n}
