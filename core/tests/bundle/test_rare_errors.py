@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import io
 import json
 import os
 import shutil
@@ -29,6 +31,20 @@ def test_a_socket_in_place_of_a_file(saved, monkeypatch):
         one.bind("main.onnx")
         with pytest.raises(BundleError, match=r"main\.onnx cannot be opened"):
             Bundle.load(saved)
+
+
+def test_a_disk_that_fails(saved, monkeypatch):
+    class Failing(io.BytesIO):
+        def read(self, *_):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def opened(descriptor, mode):
+        os.close(descriptor)
+        return Failing()
+
+    monkeypatch.setattr(loading.os, "fdopen", opened)
+    with pytest.raises(BundleError, match=r"manifest\.json cannot be read: Input/output error"):
+        Bundle.load(saved)
 
 
 def test_a_path_that_links_to_itself(tmp_path):

@@ -1,17 +1,22 @@
-/* Calls of libc of which the n-th fails. Preload it; np_fault_arm says which, np_fault_disarm how
- * many there were. Until then all calls go through. */
+/* Calls of libc of which the n-th fails, or ends the process. Preload it; np_fault_arm says which,
+ * np_fault_disarm how many there were. Until then all calls go through. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
-enum call { WRITE, PWRITE, FSYNC, RENAME, MMAP, OPEN, FTRUNCATE, MALLOC };
+enum call { WRITE, PWRITE, FSYNC, RENAME, MMAP, OPEN, FTRUNCATE, MALLOC, READ, PREAD, MKDIR, UNLINK };
+
+/* What np_fault_arm takes in place of an errno: half of the bytes; the end of the process. */
+enum { SHORT = 0, KILL = -1 };
 
 /* Smaller ones fail within libraries of others, which end the process. */
 #define LARGE 65536
@@ -19,7 +24,7 @@ enum call { WRITE, PWRITE, FSYNC, RENAME, MMAP, OPEN, FTRUNCATE, MALLOC };
 static atomic_int armed = -1;  /* the call, -1 for none */
 static atomic_long left;       /* calls until the one that fails */
 static atomic_long count;      /* calls since np_fault_arm */
-static atomic_int failure;     /* errno, or 0 for a write of half the bytes */
+static atomic_int failure;     /* errno, or one of the above */
 
 void np_fault_arm(int call, long n, int error) {
   count = 0;
@@ -37,7 +42,9 @@ long np_fault_disarm(void) {
 static int fails(enum call call) {
   if (armed != (int)call) return 0;
   atomic_fetch_add(&count, 1);
-  return atomic_fetch_sub(&left, 1) == 1;
+  if (atomic_fetch_sub(&left, 1) != 1) return 0;
+  if (failure == KILL) kill(getpid(), SIGKILL);
+  return 1;
 }
 
 #define NEXT(result, name, ...)                                      \
@@ -70,6 +77,51 @@ ssize_t write(int fd, const void *data, size_t size) {
   }
 PWRITE_AS(pwrite, off_t)
 PWRITE_AS(pwrite64, off64_t)
+
+ssize_t read(int fd, void *data, size_t size) {
+  NEXT(ssize_t, "read", int, void *, size_t);
+  if (fd > 2 && fails(READ)) {
+    if (failure) FAIL(-1);
+    size = size > 1 ? size / 2 : size;
+  }
+  return next(fd, data, size);
+}
+
+#define PREAD_AS(name, offset)                                  \
+  ssize_t name(int fd, void *data, size_t size, offset at) {    \
+    NEXT(ssize_t, #name, int, void *, size_t, offset);          \
+    if (fails(PREAD)) {                                         \
+      if (failure) FAIL(-1);                                    \
+      size = size > 1 ? size / 2 : size;                        \
+    }                                                           \
+    return next(fd, data, size, at);                            \
+  }
+PREAD_AS(pread, off_t)
+PREAD_AS(pread64, off64_t)
+
+int mkdir(const char *path, mode_t mode) {
+  NEXT(int, "mkdir", const char *, mode_t);
+  if (fails(MKDIR)) FAIL(-1);
+  return next(path, mode);
+}
+
+int mkdirat(int folder, const char *path, mode_t mode) {
+  NEXT(int, "mkdirat", int, const char *, mode_t);
+  if (fails(MKDIR)) FAIL(-1);
+  return next(folder, path, mode);
+}
+
+int unlink(const char *path) {
+  NEXT(int, "unlink", const char *);
+  if (fails(UNLINK)) FAIL(-1);
+  return next(path);
+}
+
+int unlinkat(int folder, const char *path, int flags) {
+  NEXT(int, "unlinkat", int, const char *, int);
+  if (fails(UNLINK)) FAIL(-1);
+  return next(folder, path, flags);
+}
 
 #define SYNC_AS(name)            \
   int name(int fd) {             \

@@ -1,8 +1,8 @@
 """What is done while calls fail: ``python -m faults.scenarios SCENARIO CALL ERROR FOLDER [MOST]``.
 
-The scenario is prepared once. Then a child is forked for each n, in which the n-th call fails,
-until a child has fewer calls. After each child the parent looks at what is left. Prints a line of
-JSON: how many children ran, and what became of them.
+The scenario is prepared once. Then a child is forked for each n, in which the n-th call fails or
+kills it, until a child has fewer calls. After each child the parent looks at what is left. Prints a
+line of JSON: how many children ran, and what became of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from narrowpass.bundle import verify
 from narrowpass.errors import NarrowpassError
 
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR, "ENOMEM": errno.ENOMEM}
-ERRORS["short"] = 0
+ERRORS |= {"EACCES": errno.EACCES, "short": 0, "kill": -1}
+"""What becomes of a call: an errno, or what `faults.c` has a number of its own for."""
 X = np.random.default_rng(5).standard_normal((3, 96)).astype(np.float32)
 
 

@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faults.c")
-CALLS = ("write", "pwrite", "fsync", "rename", "mmap", "open", "ftruncate", "malloc")
+CALLS = (
+    *("write", "pwrite", "fsync", "rename", "mmap", "open", "ftruncate", "malloc"),
+    *("read", "pread", "mkdir", "unlink"),
+)
 """In the order of `enum call`."""
 
 
@@ -58,7 +61,7 @@ class Faults:
         self._disarm.restype = ctypes.c_long
 
     def arm(self, call: str, n: int, error: int) -> None:
-        """Let the n-th call from now on fail, with an errno, or short where that is 0."""
+        """Let the n-th call from now on fail, with an errno or one of `scenarios.ERRORS`."""
         self._arm(CALLS.index(call), n, error)
 
     def disarm(self) -> int:

@@ -79,7 +79,11 @@ class Folder:
     def read(self, name: str) -> bytes:
         """Read a whole file of the folder. Raises as `open` does."""
         with os.fdopen(self.open(name), "rb") as file:
-            return file.read()
+            try:
+                return file.read()
+            except OSError as error:
+                text = f"{self.path}: {name} cannot be read: {error.strerror}; check the disk"
+                raise BundleError(text) from error
 
     def manifest(self) -> tuple[Manifest, bytes]:
         """Read the manifest, and return its bytes, too.
