@@ -40,6 +40,7 @@ TESTS = {
     "narrowpass_ir.verify": (
         f"{_VERIFIER}_broken.py",
         f"{_VERIFIER}_signature.py",
+        f"{_VERIFIER}_texts.py",
         f"{_VERIFIER}_fingerprint.py",
         f"{_VERIFIER}_valid.py",
         f"{_VERIFIER}_mutations.py",

@@ -216,7 +216,7 @@ def _(model):
     initializers.data["q"] = initializers.data.pop("b")
 
 
-@broken("initializer that IR 3 forbids", "initializer 'b' is no graph input", checker=True)
+@broken("initializer that IR 3 forbids", "initializer 'b' is no graph input", "to 4", checker=True)
 def _(model):
     model.ir_version = 3
 
@@ -473,6 +473,13 @@ def _(model):
 @broken("missing consumer", "value 'h' is an input in 1 places, but lists 0", checker=False)
 def _(model):
     node(model, "add").outputs[0]._remove_usage(node(model, "relu"), 0)
+
+
+@broken("consumers of each other", "'h' lists node 'add' (Add) as a consumer", checker=False)
+def _(model):
+    # As many uses as inputs, and each at a node of the model.
+    one, other = node(model, "relu").inputs[0], node(model, "add").inputs[0]
+    one._uses, other._uses = other._uses, one._uses
 
 
 @broken("wrong consumer", "value 'h' lists node 'add' (Add) as a consumer", checker=False)

@@ -124,6 +124,18 @@ def test_small_equal_tensor_is_no_change():
     assert fingerprint(model) == before
 
 
+def test_an_equal_attribute_is_no_change():
+    """Another object of the same value, or list of values."""
+    text = """<ir_version: 10, opset_import: ["" : 21, "a" : 1]>
+        g (float[2] x) => (float[2] y)
+        { y = a.Op <f = 0.1, i = 123456789, s = "text", l = [0.5, 0.25]> (x) }"""
+    one, other = ir.from_onnx_text(text), ir.from_onnx_text(text)
+    before = fingerprint(one)
+    for name, attribute in other.graph[0].attributes.items():
+        one.graph[0].attributes[name] = attribute
+    assert fingerprint(one) == before
+
+
 def test_empty_text_is_no_text():
     model = read()
     before = fingerprint(model)

@@ -100,6 +100,7 @@ def test_equal_signatures_do_not_differ():
         ),
         (lambda g: g.outputs.pop(), ["output 'e' is gone"]),
         (lambda g: g.outputs.append(g.outputs[0]), ["output 'y' is new"]),
+        (lambda g: g.outputs.extend([g.outputs[0]] * 2), ["output 'y' is new (2 times)"]),
         (
             lambda g: g.initializers.pop("n"),
             ["input 'n' had a default value, and has none now"],

@@ -74,6 +74,10 @@ TRICKY = {
                 => (float[2] c, float[2] d) { c = Add(a, v)
                                               d = Identity(c) }> (, s, x)
         }""",
+    "outputs of many left out": """
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[4] x) => (float[1] a, float[1] d)
+        { a, , , d = Split <axis = 0, num_outputs = 4> (x) }""",
     "two levels of capture": """
         <ir_version: 8, opset_import: ["" : 17]>
         g (bool c, float[2] x) => (float[2] y)

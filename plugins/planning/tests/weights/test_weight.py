@@ -175,6 +175,7 @@ def test_a_reshape_without_zero_points_and_without_scales():
     empty = Quantized(Weight.of(integers(0, 3)), Weight.of(np.zeros(0, np.float32)), None, 0)
     assert empty.reshape((0,)) is None
     assert weight.reshape(2, 4, 3) is weight
+    assert weight.reshape(2, 4, 3, 1).quantized.scale is weight.quantized.scale
     assert Weight.of(np.zeros((2, 3))).reshape(6).quantized is None
 
 
