@@ -187,7 +187,7 @@ def test_the_least_scales_of_a_weight():
 
 
 def test_increased_channels_count_for_the_output():
-    """A bias that needs a larger weight makes the result larger, too."""
+    """A bias that needs a larger weight needs a larger result, too."""
     bound = ScaleBound(WEIGHT_TO_OUTPUT, 0.0, 8.0, closed=True)
     relation = ScaleConstraint(bound, ("a",), "b", np.array([1.0]), np.array([64.0]))
     assert solve({"a": 2.0, "b": 1.0}, (), [relation], margin=0.0).scales == {"a": 2.0, "b": 8.0}

@@ -148,6 +148,7 @@ SHAPES = [
     ((2, 4, 3), 1, 4, (24,), None),
     ((4, 6), 1, 6, (4, 6, 1), 1),
     ((4, 6), 1, 6, (24,), 0),
+    ((300, 2), 0, 300, (300, 2, 1), 0),
     ((4, 6), 1, 1, (24,), 0),
     ((4, 6), 1, 1, (2, 12), 0),
     ((1, 1), 1, 1, (), None),
@@ -236,7 +237,7 @@ def test_a_weight_times_a_number():
 
 def test_the_name_of_an_element():
     narrow = blocks(2, 3)
-    assert narrow.element == "int8"
+    assert (narrow.element, narrow.matrices, narrow.common) == ("int8", 1, 0)
     assert dataclasses.replace(narrow, bits=4).element == "int4"
     eight = Weight.of(np.zeros((2, 3), ml_dtypes.float8_e4m3fn))
     assert dataclasses.replace(narrow, integers=eight).element == "float8_e4m3fn"
