@@ -71,6 +71,14 @@ def test_one_hot_encoder_that_refuses_what_it_does_not_know():
         program.run({"x": np.float32([4])})
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float32, np.float64])
+@pytest.mark.parametrize("constants", ["0.1875", "0.1875, -2.5, 3.0"])
+def test_scaler_computes_in_float32(dtype, constants):
+    x = np.array([[-5, 0, 7], [1, 2, 300]], dtype)
+    # Of few bits each, so that neither rounds.
+    compare(f"Scaler<offset = [{constants}], scale = [{constants}]>(x)", x, 1)
+
+
 @pytest.mark.parametrize("aggregate", [MIN, MAX])
 @pytest.mark.parametrize("kind", ["float", "double"])
 def test_extremes_of_no_leaves_are_zero(kind, aggregate):

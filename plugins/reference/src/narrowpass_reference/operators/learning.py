@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx.reference.ops.aionnxml import op_one_hot_encoder, op_tree_ensemble
+from onnx.reference.ops.aionnxml import op_one_hot_encoder, op_scaler, op_tree_ensemble
 
 Array = np.ndarray[Any, Any]
 
@@ -23,6 +23,16 @@ class OneHotEncoder(op_one_hot_encoder.OneHotEncoder):
                 flat = flat.astype(np.int64)
         (encoded,) = super()._run(flat, **attributes)  # type: ignore[no-untyped-call]
         return (encoded.reshape(*x.shape, encoded.shape[-1]),)
+
+
+class Scaler(op_scaler.Scaler):
+    """Computes in float32, which the result has; onnx's evaluator rounds to integers for those."""
+
+    def _run(  # type: ignore[override]
+        self, x: Array, offset: Any = None, scale: Any = None
+    ) -> tuple[Any, ...]:
+        factors = np.asarray(scale, np.float32)
+        return ((x.astype(np.float32) - np.asarray(offset, np.float32)) * factors,)
 
 
 class TreeEnsemble(op_tree_ensemble.TreeEnsemble):

@@ -16,7 +16,7 @@ from onnx.reference.ops import load_op
 
 from narrowpass_reference.operators.control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
 from narrowpass_reference.operators.convolutions import Conv, ConvTranspose
-from narrowpass_reference.operators.learning import OneHotEncoder, TreeEnsemble
+from narrowpass_reference.operators.learning import OneHotEncoder, Scaler, TreeEnsemble
 from narrowpass_reference.operators.normalization import LayerNormalization, RMSNormalization
 from narrowpass_reference.operators.numeric import (
     GatherElements,
@@ -262,7 +262,7 @@ _REPLACED_LATER: Mapping[str, type[OpRun]] = MappingProxyType({"LogSoftmax": Log
 """What replaces some of them from there on."""
 
 _REPLACED_LEARNING: Mapping[str, type[OpRun]] = MappingProxyType(
-    {"OneHotEncoder": OneHotEncoder, "TreeEnsemble": TreeEnsemble}
+    {"OneHotEncoder": OneHotEncoder, "Scaler": Scaler, "TreeEnsemble": TreeEnsemble}
 )
 """Operators of ``ai.onnx.ml``: what replaces them, at any version."""
 
