@@ -169,3 +169,31 @@ def test_what_is_gone_before_it_is_deleted(tmp_path, monkeypatch):
     assert writing.delete_leftovers(tmp_path) == []
     assert names(tmp_path) == []
     assert not writing._is_old(old)
+
+
+def test_links_and_pipes_of_that_name(tmp_path):
+    """A link may lead to a file of somebody else, and a pipe has a reader wait."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    other = tmp_path / "other"
+    other.write_bytes(b"kept")
+    (folder / ".packed-link.tmp").symlink_to(other)
+    os.mkfifo(folder / ".packed-pipe.tmp")
+    assert [path.name for path in writing.leftovers(folder)] == [".packed-pipe.tmp"]
+    writing.delete_leftovers(folder)
+    assert names(folder) == [".packed-link.tmp"]
+    assert other.read_bytes() == b"kept"
+
+
+def test_a_link_to_a_new_file_is_not_that_file(tmp_path):
+    file = tmp_path / "file"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    (tmp_path / "link").symlink_to(file)
+    try:
+        assert writing._is_at(descriptor, folder, "file")
+        assert not writing._is_at(descriptor, folder, "link")
+        assert not writing._is_at(descriptor, folder, "gone")
+    finally:
+        os.close(descriptor)
+        os.close(folder)
