@@ -81,6 +81,7 @@ def test_methods_in_memory_share_names():
     first, second = (by_name(found, bundle, method) for method in ("one", "two"))
     assert first["w"] == second["v"] != named(LARGE)
     assert first["b"] == second["b"] == named(SMALL)
+    assert not {first["w"]} & set(names.identities(bundle).values())  # of one call alone
 
 
 def test_a_tensor_of_two_methods_is_named_once():
@@ -95,10 +96,21 @@ def test_a_tensor_of_two_methods_is_named_once():
 def test_texts_and_inputs_with_no_value_have_no_name(name):
     model = model_of(w=LARGE)
     texts = ir.Value(name="t", const_value=ir.tensor(["a"], name="t"))
+    last = ir.Value(name="z", const_value=ir.tensor(LARGE, name="z"))
     model.graph.register_initializer(texts)
+    model.graph.register_initializer(last)
     bundle = Bundle({"main": model})
     model.graph.initializers["none"] = ir.Value(name="none", const_value=None)
-    assert list(name(bundle)) == [id(model.graph.initializers["w"].const_value)]
+    model.graph.initializers["z"] = model.graph.initializers.pop("z")
+    assert list(model.graph.initializers) == ["w", "t", "none", "z"]
+    assert set(name(bundle)) == {
+        id(model.graph.initializers[key].const_value) for key in ("w", "z")
+    }
+
+
+def test_a_printed_plan_takes_the_hashes_of_the_disk(saved, monkeypatch):
+    monkeypatch.setattr(names, "_HASHED", 0)
+    assert by_name(names.printed(saved), saved)["w"] == named(LARGE)
 
 
 def test_a_printed_plan_names_large_tensors_by_their_initializers():

@@ -66,6 +66,20 @@ def test_a_block_of_code_commits_or_aborts():
     assert cache.packed_count == 1
 
 
+def test_a_block_of_code_may_commit_itself():
+    with array_cache().begin() as session:
+        session.commit()
+    session.release()
+
+
+def test_counts_can_be_kept():
+    counts = array_cache().begin().counts
+    before = dataclasses.replace(counts)
+    counts.hits += 1
+    assert counts != before
+    assert dataclasses.asdict(before) == dict.fromkeys(dataclasses.asdict(counts), 0)
+
+
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_sessions_are_open_one_after_the_other(end):
     cache, begun = array_cache(), threading.Event()

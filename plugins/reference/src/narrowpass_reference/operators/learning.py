@@ -28,9 +28,7 @@ class OneHotEncoder(op_one_hot_encoder.OneHotEncoder):
 class Scaler(op_scaler.Scaler):
     """Computes in float32, which the result has; onnx's evaluator rounds to integers for those."""
 
-    def _run(  # type: ignore[override]
-        self, x: Array, offset: Any = None, scale: Any = None
-    ) -> tuple[Any, ...]:
+    def _run(self, x: Array, offset: Any = None, scale: Any = None) -> tuple[Any, ...]:
         factors = np.asarray(scale, np.float32)
         return ((x.astype(np.float32) - np.asarray(offset, np.float32)) * factors,)
 
