@@ -227,6 +227,17 @@ def test_the_storage_of_weights(tensors):
     assert (blocked.blocks.size, blocked.blocks.transposed) == (3, True)
 
 
+@pytest.mark.parametrize("change", [lambda values: values.append("more"), lambda v: v.pop()])
+def test_a_record_of_more_or_fewer_values_is_no_record(tensors, change):
+    encoder = Encoder(tensors, CLASSES)
+    kind, name, values = encoder.value(Record("r", (1, 2)))
+    decoder = Decoder(tensors, CLASSES, encoder.slots, encoder.weights)
+    assert decoder.value([kind, name, values]) == Record("r", (1, 2))
+    change(values)
+    with pytest.raises(ValueError, match="zip"):
+        decoder.value([kind, name, values])
+
+
 def test_names_of_dtypes():
     for name in ("float32", "bool", "int64", "bfloat16", "int4", "float8_e4m3fn"):
         assert dtype_of(name).name == name

@@ -289,7 +289,7 @@ def test_bundles_and_leftovers_are_listed_by_their_last_use(tmp_path):
     found = listed(tmp_path, PACKER)
     assert [item.path for item in found] == [one, file, left]
     assert found[0] == Listed(one, size, 1003.0, "", 0, is_bundle=True)
-    assert (found[2].size, found[2].is_leftover) == (128, True)
+    assert found[2] == Listed(left, 128, 1001.0, found[2].problem, 0, is_leftover=True)
     assert "left by a process that was killed" in found[2].problem
 
 
