@@ -275,7 +275,7 @@ def main() -> None:
     """Try the mutants of each name."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="print the mutants alone")
     options = parser.parse_args()
