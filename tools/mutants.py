@@ -1,6 +1,6 @@
 """Measure what the tests of Python modules notice: mutate a line, run the tests, for each place.
 
-``mutants.py [NAME ...] [--count 100] [--seed 0] [--list]`` takes the mutants of cosmic-ray for the
+``mutants.py [NAME ...] [--count 40] [--seed 0] [--list]`` takes the mutants of cosmic-ray for the
 modules and packages of `TESTS` (all by default): for each place in the code one, drawn by the
 seed, and COUNT of them at most for each name. It prints those that survive, and for each name how
 many were killed, and how many survive for a reason that `mutants.toml` has: they compute the same.
