@@ -90,3 +90,15 @@ def test_extremes_of_no_leaves_are_zero(kind, aggregate):
     x = np.array([[0.25], [0.75]], np.float32 if kind == "float" else np.float64)
     got = compare(body, x, 5)
     np.testing.assert_array_equal(got, [[-1.5, 0, 0], [0, 0, 2.5]])
+
+
+@pytest.mark.parametrize("aggregate", ["MIN", "MAX", "SUM"])
+def test_extremes_of_a_regressor(aggregate):
+    body = f"""TreeEnsembleRegressor<aggregate_function = "{aggregate}", n_targets = 3,
+        nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0],
+        nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_values = [0.5, 0.0, 0.0],
+        nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0],
+        target_treeids = [0, 0], target_nodeids = [1, 2], target_ids = [0, 2],
+        target_weights = [-1.5, 2.5]>(x)"""
+    got = compare(body, np.array([[0.25], [0.75]], np.float32), 1)
+    np.testing.assert_array_equal(got, [[-1.5, 0, 0], [0, 0, 2.5]])

@@ -201,3 +201,26 @@ def test_limits_of_non_max_suppression(given, shape):
         as_onnxruntime("NonMaxSuppression", [boxes, scores, *nothing], opset=11)
         without = [limits[0], None, limits[2]]
         as_onnxruntime("NonMaxSuppression", [boxes, scores, *without], opset=11)
+
+
+FAR = 1 << 40
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@pytest.mark.parametrize("step", [-3, -2, -1, 1, 2])
+def test_slices_that_begin_or_end_beyond_the_axis(step, dtype):
+    x = floats(4, 1)
+    far = min(FAR, np.iinfo(dtype).max - 1)
+    for start in (-far, -6, -5, -4, -1, 0, 3, 4, 5, far):
+        for end in (-far, -6, -5, -4, -1, 0, 3, 4, 5, far):
+            given = [np.array([n], dtype) for n in (start, end, 0, step)]
+            as_onnxruntime("Slice", [x, *given])
+
+
+def test_slices_of_several_axes():
+    x = floats(3, 4, 5)
+    starts, ends, axes, steps = ([2, 1], [-9, 4], [-1, 0], [-1, 2])
+    given = [np.array(each, np.int64) for each in (starts, ends, axes, steps)]
+    as_onnxruntime("Slice", [x, *given])
+    as_onnxruntime("Slice", [x, *given[:3]])
+    as_onnxruntime("Slice", [x, *given[:2]])

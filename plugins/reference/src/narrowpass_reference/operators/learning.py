@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx.reference.ops.aionnxml import op_one_hot_encoder, op_scaler, op_tree_ensemble
+from onnx.reference.ops.aionnxml import (
+    op_one_hot_encoder,
+    op_scaler,
+    op_tree_ensemble,
+    op_tree_ensemble_regressor,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -40,8 +45,23 @@ class TreeEnsemble(op_tree_ensemble.TreeEnsemble):
         self, x: Array, *operands: Any, **attributes: Any
     ) -> tuple[Any, ...]:
         (result,) = super()._run(x, *operands, **attributes)  # type: ignore[no-untyped-call]
-        limits = np.finfo(x.dtype)
-        untouched = {_MIN: limits.max, _MAX: limits.min}.get(attributes["aggregate_function"])
-        if untouched is not None:
-            result = np.where(result == untouched, 0, result)
-        return (result.astype(x.dtype),)
+        smallest = {_MIN: True, _MAX: False}.get(attributes["aggregate_function"])
+        return (_without_limits(result, smallest, x.dtype),)
+
+
+class TreeEnsembleRegressor(op_tree_ensemble_regressor.TreeEnsembleRegressor):
+    """As `TreeEnsemble`."""
+
+    def _run(self, x: Array, **attributes: Any) -> tuple[Any, ...]:  # type: ignore[override]
+        (result,) = super()._run(x, **attributes)  # type: ignore[no-untyped-call]
+        smallest = {"MIN": True, "MAX": False}.get(attributes["aggregate_function"])
+        return (_without_limits(result, smallest, x.dtype),)
+
+
+def _without_limits(result: Array, smallest: bool | None, dtype: Any) -> Array:
+    """Replace what onnx's evaluator begins extremes with by 0; None where there are no extremes."""
+    if smallest is None or result.dtype.kind != "f":
+        return result.astype(dtype)
+    limits = np.finfo(result.dtype)
+    untouched = limits.max if smallest else limits.min
+    return np.where(result == untouched, 0, result).astype(dtype)

@@ -106,6 +106,27 @@ class Unsqueeze(OpRun):
         return (np.expand_dims(x, tuple(np.asarray(axes).reshape(-1).tolist())),)
 
 
+class Slice(OpRun):
+    """With operands. A negative step from before an axis takes its first element, not nothing."""
+
+    def _run(
+        self,
+        data: Array,
+        starts: Array,
+        ends: Array,
+        axes: Array | None = None,
+        steps: Array | None = None,
+    ) -> tuple[Any, ...]:
+        first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
+        along = range(len(first)) if axes is None else axes.reshape(-1).tolist()
+        by = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
+        places = [slice(None)] * data.ndim
+        for start, end, axis, step in zip(first, last, along, by, strict=True):
+            begin = max(start, -data.shape[axis]) if step < 0 else start
+            places[axis] = slice(begin, end, step)
+        return (data[tuple(places)],)
+
+
 class NonMaxSuppression(OpRun):
     """Takes limits that are scalars or left out; onnx's wants each with one dimension."""
 

@@ -16,7 +16,12 @@ from onnx.reference.ops import load_op
 
 from narrowpass_reference.operators.control_flow import FreeOutputs, If, Loop, Scan, SequenceMap
 from narrowpass_reference.operators.convolutions import Conv, ConvTranspose
-from narrowpass_reference.operators.learning import OneHotEncoder, Scaler, TreeEnsemble
+from narrowpass_reference.operators.learning import (
+    OneHotEncoder,
+    Scaler,
+    TreeEnsemble,
+    TreeEnsembleRegressor,
+)
 from narrowpass_reference.operators.normalization import LayerNormalization, RMSNormalization
 from narrowpass_reference.operators.numeric import (
     GatherElements,
@@ -27,6 +32,7 @@ from narrowpass_reference.operators.numeric import (
     NonMaxSuppression,
     ReduceLogSum,
     ReduceLogSumExp,
+    Slice,
     Softsign,
     Squeeze,
     Unsqueeze,
@@ -249,6 +255,7 @@ _REPLACED: Mapping[str, tuple[type[OpRun], int, int]] = MappingProxyType(
         "ReduceLogSum": (ReduceLogSum, 1, _NEWEST),
         "ReduceLogSumExp": (ReduceLogSumExp, 1, _NEWEST),
         "SequenceMap": (SequenceMap, 1, _NEWEST),
+        "Slice": (Slice, 10, _NEWEST),
         "Softmax": (CoercingSoftmax, 1, 13),
         "Softsign": (Softsign, 1, _NEWEST),
         "Squeeze": (Squeeze, 1, _NEWEST),
@@ -262,7 +269,12 @@ _REPLACED_LATER: Mapping[str, type[OpRun]] = MappingProxyType({"LogSoftmax": Log
 """What replaces some of them from there on."""
 
 _REPLACED_LEARNING: Mapping[str, type[OpRun]] = MappingProxyType(
-    {"OneHotEncoder": OneHotEncoder, "Scaler": Scaler, "TreeEnsemble": TreeEnsemble}
+    {
+        "OneHotEncoder": OneHotEncoder,
+        "Scaler": Scaler,
+        "TreeEnsemble": TreeEnsemble,
+        "TreeEnsembleRegressor": TreeEnsembleRegressor,
+    }
 )
 """Operators of ``ai.onnx.ml``: what replaces them, at any version."""
 
