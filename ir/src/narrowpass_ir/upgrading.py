@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import version_converter
@@ -13,8 +14,8 @@ from narrowpass_ir.errors import UpgradeError
 _FIRST_WITH_COORDINATES = 11
 """The operator set from which Resize says where samples lie."""
 
-_FIRST_WITH_PADS = 11
-"""The operator set from which what Pad adds is an input, of the type of the data."""
+_FIRST_WITH_OPERANDS = 11
+"""The operator set from which what Pad adds, and the bounds of Clip, are of the data's type."""
 
 _SMALL = 4096
 """Bytes of a constant up to which the converter sees its elements: sizes, axes, scales."""
@@ -70,10 +71,14 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
             "with a newer set"
         ) from error
     upgraded = ir.from_proto(converted)
-    if before < _FIRST_WITH_PADS <= to:
+    if before < _FIRST_WITH_OPERANDS <= to:
         for node in upgraded.graph.all_nodes():
             if node.op_type == "Pad" and not node.domain:
-                _correct_pad(node)
+                node.attributes.pop("value", None)  # the converter may keep it
+                _take_type_of_data(node, 2)
+            if node.op_type == "Clip" and not node.domain:
+                _take_type_of_data(node, 1)
+                _take_type_of_data(node, 2)
     _declare_as_before(model, upgraded)
     for node in upgraded.graph.all_nodes():
         if node.op_type == "Resize" and node.outputs[0].name in sampled:
@@ -105,17 +110,23 @@ def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
     return ""
 
 
-def _correct_pad(node: ir.Node) -> None:
-    """Set the type of what a Pad adds; the converter writes float32, or keeps an attribute."""
-    node.attributes.pop("value", None)
-    data, added = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
-    producer = None if added is None else added.producer()
-    tensor = None if producer is None else producer.attributes.get_tensor("value", None)
-    if data is None or data.dtype is None or producer is None or tensor is None:
+def _take_type_of_data(node: ir.Node, index: int) -> None:
+    """Set the type of a number among a node's operands to the data's; the converter writes float32."""
+    data, number = node.inputs[0], node.inputs[index] if len(node.inputs) > index else None
+    if data is None or data.dtype is None or number is None:
         return
-    if data.dtype != tensor.dtype:
-        number = ir.Tensor(tensor.numpy().astype(data.dtype.numpy()), dtype=data.dtype)
-        producer.attributes["value"] = ir.AttrTensor("value", number)
+    producer = number.producer()
+    constant = number.const_value if producer is None else producer.attributes.get_tensor("value")
+    if constant is None or constant.dtype == data.dtype:
+        return
+    with np.errstate(over="ignore"):  # a bound that the type cannot hold bounds nothing
+        elements = constant.numpy().astype(data.dtype.numpy())
+    tensor = ir.Tensor(elements, dtype=data.dtype, name=constant.name)
+    number.dtype = data.dtype
+    if producer is None:
+        number.const_value = tensor
+    else:
+        producer.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
 def _set_text_attribute(node: ir.Node, name: str, text: str) -> None:

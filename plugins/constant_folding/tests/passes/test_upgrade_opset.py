@@ -257,6 +257,29 @@ def test_pad_of_any_type_and_mode(dtype, mode, text):
         np.testing.assert_array_equal(got, np.abs(padded))
 
 
+@pytest.mark.parametrize("bounds", [{}, {"min": -0.5}, {"max": 0.25}, {"min": -0.5, "max": 0.25}])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("to", [11, 12, 13, 22])
+def test_bounds_of_clip_of_any_type(dtype, bounds, to):
+    """The attributes of before operator set 11 are float32 whatever the data is."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [helper.make_node("Clip", ["x"], ["a"], **bounds), helper.make_node("Abs", ["a"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [3, 4])],
+        [helper.make_tensor_value_info("y", kind, [3, 4])],
+    )
+    imports = [helper.make_opsetid("", 10)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=5)
+    after_pass = upgraded(model, f"upgrade-opset{{to={to}}}")
+    onnx.checker.check_model(after_pass, full_check=True)
+    x = (floats(3, 4) * 1e4).astype(dtype)
+    (got,) = ReferenceEvaluator(after_pass).run(None, {"x": x})
+    assert got.dtype == dtype
+    wanted = np.clip(x, bounds.get("min", -np.inf), bounds.get("max", np.inf))
+    np.testing.assert_array_equal(got, np.abs(wanted))
+
+
 @pytest.mark.parametrize("rows", [2, 2000])
 def test_an_output_that_is_an_initializer_stays_as_it_was_declared(rows):
     graph = helper.make_graph(
