@@ -111,7 +111,7 @@ def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
 
 
 def _take_type_of_data(node: ir.Node, index: int) -> None:
-    """Set the type of a number among a node's operands to the data's; the converter writes float32."""
+    """Set the type of a number among the operands to the data's; the converter writes float32."""
     data, number = node.inputs[0], node.inputs[index] if len(node.inputs) > index else None
     if data is None or data.dtype is None or number is None:
         return

@@ -41,6 +41,9 @@ EVALUATOR: Mapping[str, Doubt] = {
     "GlobalMaxPool": Doubt("keeps the batch and the channels for images of two axes only"),
     "GridSample": Doubt("cuts integers off where they are added, rather than the result"),
     "Hardmax": Doubt("does not flatten the axes", below=13),
+    "InstanceNormalization": Doubt(
+        "computes in the type of the data, not in float32", types=("float16", "bfloat16")
+    ),
     "LRN": Doubt("adds up the squares of other channels"),
     "LSTM": Doubt("ignores lengths, activations, clipping and directions"),
     "LayerNormalization": Doubt("computes in the type of the data, not in float32"),

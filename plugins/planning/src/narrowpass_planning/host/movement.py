@@ -152,7 +152,7 @@ def slice_(_: Op) -> Kernel:
             if step < 0:
                 # Past the beginning is no index from the end, which is what numpy takes it for.
                 last = end + size if end < 0 else end
-                first = min(start + size if start < 0 else start, size - 1)
+                first = min(max(start + size if start < 0 else start, 0), size - 1)
                 part[axis] = slice(first, None if last < 0 else last, step)
                 if first < 0:
                     part[axis] = slice(0, 0)
