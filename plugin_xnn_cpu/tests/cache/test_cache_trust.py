@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import io
 import logging
 import multiprocessing
 import os
-import random
 import shutil
-import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +17,8 @@ import onnx_ir as ir
 import pytest
 from cache_kit import INPUT as X
 from cache_kit import (
+    command,
     compiled,
-    fork,
     linear,
     loads,
     network,
@@ -35,13 +30,10 @@ from cache_kit import (
 )
 
 from narrowpass import Bundle
-from narrowpass.cli import main
 from narrowpass.errors import BundleError, UsageError
 from narrowpass_ir.io import MappedTensor
 from narrowpass_planning.weights import folder as folder_module
-from narrowpass_planning.weights import writing
 from narrowpass_planning.weights.file import HEADER, PackedFile
-from narrowpass_planning.weights.folder import listed, prune
 from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.native.weights_cache import shared
 
@@ -259,12 +251,6 @@ def test_a_folder_that_is_no_path(tmp_path, bundle, given):
         compiled(bundle, given)
 
 
-def command(*arguments: object) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()) as text:
-        main(["cache", *map(str, arguments)])
-    return int(ended.value.code or 0), text.getvalue()
-
-
 # Who may have written a file
 
 
@@ -342,91 +328,6 @@ def test_a_note_that_others_can_write_is_ignored(bundle, cache, monkeypatch):
     for _ in range(2):
         compiled(bundle, cache.parent)
     assert len(read) == 1  # and written again, so that only we can
-
-
-# What killed writers leave
-
-
-def test_killed_writers_leave_nothing(tmp_path, bundle):
-    folder, rng = tmp_path / "cache", random.Random(7)
-    for _ in range(8):
-        kill_writer(bundle, folder, rng)
-    loads(bundle, folder)
-    left = {path.name for path in folder.iterdir()}
-    key = path_of(bundle, folder).name
-    assert left == {key, f"{key}.lock", f"{key}.checked"}
-
-
-def kill_writer(bundle: Bundle, folder: Path, rng: random.Random) -> None:
-    def work() -> None:
-        while True:
-            with contextlib.suppress(FileNotFoundError):
-                path_of(bundle, folder).unlink()
-            compiled(bundle, folder)
-
-    child = fork(work)
-    time.sleep(rng.uniform(0.01, 0.08))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
-def test_killed_writers_where_files_need_a_name(tmp_path, bundle, monkeypatch):
-    """Without O_TMPFILE: what is left is listed, and a load or `prune` deletes it."""
-    monkeypatch.setattr(writing, "_UNNAMED", 0)
-    folder = tmp_path / "cache"
-
-    def write() -> None:
-        with writing.replacing(folder / "x.weights") as file:
-            file.write(bytes(5000))
-            file.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def left_one() -> Path:
-        folder.mkdir(exist_ok=True)
-        os.waitpid(fork(write), 0)
-        (left,) = folder.glob(".packed-*.tmp")
-        return left
-
-    left = left_one()
-    (item,) = listed(folder, PACKER)
-    assert (item.path, item.size, item.is_leftover) == (left, 5000, True)
-    _, text = command("list", "--cache-dir", folder)
-    assert "left by a process that was killed" in text
-    assert command("verify", "--cache-dir", folder)[0] == 0  # nothing is damaged
-    assert [deleted.path for deleted in prune(folder, 0, PACKER)] == [left]
-    left = left_one()
-    assert loads(bundle, folder) == [3, 0, 0]
-    assert not left.exists()
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_file_that_is_being_written_stays(tmp_path, bundle, monkeypatch, named):
-    if named:
-        monkeypatch.setattr(writing, "_UNNAMED", 0)
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    with writing.replacing(folder / "x.weights") as file:
-        file.write(bytes(5000))
-        file.flush()
-        assert listed(folder, PACKER) == []
-        assert prune(folder, 0, PACKER) == []
-        compiled(bundle, folder)
-        assert len(list(folder.glob(".packed-*.tmp"))) == int(named)
-    assert (folder / "x.weights").stat().st_size == 5000
-    assert list(folder.glob(".packed-*.tmp")) == []
-
-
-def test_old_leftovers_are_listed_and_pruned(tmp_path, bundle):
-    """Those of versions that had no locks of them: by their age."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    old, young = folder / ".narrowpass-01.tmp", folder / ".narrowpass-02.tmp"
-    for path in (old, young):
-        path.write_bytes(bytes(5000))
-    os.utime(old, (0, 0))
-    assert [item.path for item in listed(folder, PACKER)] == [old]
-    assert [item.path for item in prune(folder, 0, PACKER)] == [old]
-    assert young.exists()
 
 
 # Several at once

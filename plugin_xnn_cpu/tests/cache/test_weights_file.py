@@ -9,8 +9,6 @@ import json
 import logging
 import multiprocessing
 import os
-import random
-import signal
 import threading
 import time
 from pathlib import Path
@@ -20,7 +18,6 @@ import pytest
 from cache_kit import INPUT as X
 from cache_kit import (
     compiled,
-    fork,
     linear,
     load_in_child,
     loads,
@@ -31,7 +28,6 @@ from cache_kit import (
     weights,
 )
 
-from narrowpass import Bundle
 from narrowpass.cli import main
 from narrowpass.errors import UsageError
 from narrowpass_ir.io import MappedTensor
@@ -169,71 +165,6 @@ def test_two_processes_at_once(tmp_path, bundle):
         process.join()
     assert [bits for _, bits in found] == [right] * 3
     assert sorted(packs for packs, _ in found) == [0, 0, 3]  # one packs, the others wait for it
-
-
-def kill_writers(tmp_path: Path, bundle: Bundle, times: int, seed: int) -> None:
-    """Kill a process that packs and writes at random moments; the next load must be right."""
-    right = result(compiled(bundle, cache=False), X)
-    rng = random.Random(seed)
-    folder = tmp_path / "cache"
-    cache = path_of(bundle, folder)
-
-    def work() -> None:  # always at it
-        while True:
-            with contextlib.suppress(FileNotFoundError):
-                cache.unlink()
-            compiled(bundle, folder)
-
-    for _ in range(times):
-        if rng.random() < 0.7:
-            with contextlib.suppress(FileNotFoundError):
-                cache.unlink()
-        child = fork(work)
-        time.sleep(rng.uniform(0, 0.05))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        program = compiled(bundle, folder)
-        np.testing.assert_array_equal(result(program, X), right)
-        assert PackedFile(cache, PACKER).damaged() == []
-        del program
-    assert loads(bundle, folder)[1:] == [0, 0]
-
-
-def test_writers_that_are_killed(tmp_path, bundle):
-    kill_writers(tmp_path, bundle, times=8, seed=1)
-
-
-@pytest.mark.long
-def test_writers_that_are_killed_for_long(tmp_path, bundle):
-    kill_writers(tmp_path, bundle, times=100, seed=2)
-
-
-@pytest.mark.long
-def test_one_of_two_writers_is_killed(tmp_path, bundle):
-    """Two processes build the same file again and again; one of them dies at a random moment."""
-    right = result(compiled(bundle, cache=False), X)
-    rng, folder = random.Random(3), tmp_path / "cache"
-    cache = path_of(bundle, folder)
-
-    def work() -> None:
-        while True:
-            with contextlib.suppress(FileNotFoundError):
-                cache.unlink()
-            compiled(bundle, folder)
-
-    for _ in range(100):
-        children = [fork(work), fork(work)]
-        time.sleep(rng.uniform(0.01, 0.06))
-        os.kill(children[0], signal.SIGKILL)
-        time.sleep(0.01)  # the other goes on
-        assert os.waitpid(children[1], os.WNOHANG) == (0, 0)
-        os.kill(children[1], signal.SIGKILL)
-        for child in children:
-            os.waitpid(child, 0)
-        program = compiled(bundle, folder)
-        np.testing.assert_array_equal(result(program, X), right)
-        assert PackedFile(cache, PACKER).damaged() == []
-        del program
 
 
 def test_a_file_that_is_replaced_under_a_reader(tmp_path, bundle, cache):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
+import io
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +15,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import compile_with
 
 from narrowpass import Bundle
+from narrowpass.cli import main
 from narrowpass_planning.weights.folder import CacheFile
 from narrowpass_planning.weights.names import key_of
 from narrowpass_xnn_cpu.native.packer import PACKER
@@ -153,3 +157,10 @@ def fork(work: Callable[[], object]) -> int:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def command(*arguments: object) -> tuple[int, str]:
+    """Run ``narrowpass cache``; return its exit code and what it printed."""
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()) as text:
+        main(["cache", *map(str, arguments)])
+    return int(ended.value.code or 0), text.getvalue()

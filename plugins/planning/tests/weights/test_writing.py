@@ -15,22 +15,27 @@ from narrowpass_planning.weights import writing
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
 
+def refuse_unnamed_files(monkeypatch, number):
+    """Let each call that would create a file without a name fail with an error."""
+    if not writing._UNNAMED:
+        pytest.skip("only Linux has O_TMPFILE")
+    opened = os.open
+
+    def refuse(path, flags, *given, **more):
+        if flags & writing._UNNAMED == writing._UNNAMED:
+            raise OSError(number, "refused")
+        return opened(path, flags, *given, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
 @pytest.fixture(params=["unnamed", "refused", "absent", "without proc"])
 def file_system(request, monkeypatch):
     """Write on a file system with unnamed files, and on those without."""
     if request.param == "absent":
         monkeypatch.setattr(writing, "_UNNAMED", 0)
     if request.param == "refused":
-        if not writing._UNNAMED:
-            pytest.skip("this system has no O_TMPFILE")
-        opened = os.open
-
-        def open_named(path, flags, *given, **more):
-            if flags & writing._UNNAMED == writing._UNNAMED:
-                raise OSError(errno.EOPNOTSUPP, "no unnamed files")
-            return opened(path, flags, *given, **more)
-
-        monkeypatch.setattr(os, "open", open_named)
+        refuse_unnamed_files(monkeypatch, errno.EOPNOTSUPP)
     if request.param == "without proc":
         monkeypatch.setattr(os.path, "exists", lambda path: False)
     return request.param
@@ -94,17 +99,8 @@ def test_a_name_that_somebody_else_has_deleted(tmp_path, monkeypatch):
 
 
 def test_an_error_that_says_nothing_of_unnamed_files_is_one(tmp_path, monkeypatch):
-    if not writing._UNNAMED:
-        pytest.skip("this system has no O_TMPFILE")
-    opened = os.open
-
-    def full(path, flags, *given, **more):
-        if flags & writing._UNNAMED == writing._UNNAMED:
-            raise OSError(errno.ENOSPC, "no space")
-        return opened(path, flags, *given, **more)
-
-    monkeypatch.setattr(os, "open", full)
-    with pytest.raises(OSError, match="no space"), writing.replacing(tmp_path / "f"):
+    refuse_unnamed_files(monkeypatch, errno.ENOSPC)
+    with pytest.raises(OSError, match="refused"), writing.replacing(tmp_path / "f"):
         pass
 
 

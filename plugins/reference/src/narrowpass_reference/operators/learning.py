@@ -14,6 +14,9 @@ from onnx.reference.ops.aionnxml import (
 
 Array = np.ndarray[Any, Any]
 
+# onnx's evaluator has no types, and names each attribute in the signatures of `_run`: hence the
+# comments below that mypy needs.
+
 _MIN, _MAX = 2, 3
 """Values of ``aggregate_function``."""
 
