@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +16,8 @@ from narrowpass_ir.files import replacing_file
 
 SIGNATURE = "model.sig"
 """The file of the signature in the bundle's folder, as model-signing calls it."""
+
+_HASHES = re.compile(r"^Hash mismatch for '(.*)': Expected .*$", re.DOTALL)
 
 _LARGEST = 16 << 20
 """Bytes of a signature file at most; a file of the bundle takes some 200 of them."""
@@ -149,6 +153,19 @@ def _refusal(error: Exception, file: Path, key: Path) -> str:
         return f"cannot be verified: {error}"
     # The library's own sentences are ValueErrors; parsers that it calls raise subclasses.
     if type(error) is ValueError:
-        return f"is not what the owner of {key} signed: {error}".rstrip(". ")
+        found = _differences(str(error))
+        return f"is not what the owner of {key} signed: {found}; get the bundle from them again"
     found = type(error).__name__
     return f"{file} is not a signature by model-signing ({found}); sign the bundle again"
+
+
+def _differences(text: str) -> str:
+    """Return the files that differ, of the library's sentence: it prints lists, and raw digests."""
+    kind, _, listed = text.partition(": ")
+    try:
+        parts = ast.literal_eval(listed) if kind == "Signature mismatch" else None
+    except (SyntaxError, ValueError):
+        parts = None
+    if not isinstance(parts, list):
+        return text.rstrip(". ")
+    return "; ".join(_HASHES.sub(r"\1 was changed", str(part)) for part in parts)
