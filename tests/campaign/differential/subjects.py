@@ -128,14 +128,44 @@ def run_case(
     if subjects is None:
         always, turns = available()
         subjects = [*always, *([turns[seed % len(turns)]] if turns else [])]
+    judged = Sizes(case)
     for subject in subjects:
-        yield from run_subject(case, subject, verdict, counts)
+        yield from run_subject(case, subject, verdict, counts, judged)
+
+
+class Sizes:
+    """Feeds of a case at other sizes of its symbols, with what the oracles say about each.
+
+    The oracles run once for all subjects.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._judged: list[tuple[dict[str, Array], Verdict]] | None = None
+
+    def judged(self) -> list[tuple[dict[str, Array], Verdict]]:
+        """Return the feeds about which both oracles agree."""
+        if self._judged is None:
+            self._judged = []
+            for more in (1, 3):
+                sizes = {name: size + more for name, size in self.case.sizes.items()}
+                feeds = self.case.resized(sizes)
+                verdict = judge(self.case.model, feeds, self.case.slack)
+                # Where they do not, sizes are bound by constants of the model.
+                if len(verdict.candidates) == 2 and not (verdict.apart or verdict.alone):
+                    self._judged.append((feeds, verdict))
+        return self._judged
 
 
 def run_subject(
-    case: Case, subject: Subject, verdict: Verdict, counts: dict[str, int]
+    case: Case,
+    subject: Subject,
+    verdict: Verdict,
+    counts: dict[str, int],
+    judged: Sizes | None = None,
 ) -> Iterator[Finding]:
     """Run one subject: the feeds of the case, other sizes of its symbols, the first ones again."""
+    judged = judged or Sizes(case)
     PHASE(subject.name)
     found: list[Finding] = []
 
@@ -160,7 +190,7 @@ def run_subject(
             if got is not None:
                 found += compare(case, subject, got, verdict)
                 if case.sizes and subject.pipeline is None and not found:
-                    found += _sizes(case, subject, program, guarded, counts)
+                    found += _sizes(case, subject, program, guarded, counts, verdict, judged)
     yield from found
 
 
@@ -170,23 +200,20 @@ def _sizes(
     program: Program,
     guarded: Callable[[Callable[[], Any], bool], Any],
     counts: dict[str, int],
+    first: Verdict,
+    judged: Sizes,
 ) -> list[Finding]:
     found: list[Finding] = []
-    for more in (1, 3):
-        sizes = {name: size + more for name, size in case.sizes.items()}
-        feeds = case.resized(sizes)
-        verdict = judge(case.model, feeds, case.slack)
-        PHASE(subject.name)
-        if len(verdict.candidates) < 2 or verdict.apart or verdict.alone:
-            continue  # sizes are bound by constants of the model
+    others = judged.judged()
+    PHASE(subject.name)
+    for feeds, verdict in others:
         _count(counts, f"runs of {subject.name}")
         got = guarded(lambda feeds=feeds: program.run(_copies(feeds)), True)  # type: ignore[misc]
         if got is not None:
             found += compare(case, subject, got, verdict, "at other sizes: ")
-    verdict = judge(case.model, case.feeds, case.slack)
     got = guarded(lambda: program.run(_copies(case.feeds)), True)
     if got is not None:
-        found += compare(case, subject, got, verdict, "at the first sizes again: ")
+        found += compare(case, subject, got, first, "at the first sizes again: ")
     return found
 
 
