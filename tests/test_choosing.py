@@ -30,17 +30,19 @@ def part(monkeypatch):
 def form(seconds=None, *, within=True, **more):
     timed = {} if seconds is None else {"seconds": [seconds] * 3}
     figures = {"nodes": 5, "bytes": 100, "error": 0.0, "shown": "rel 0", "build": 1.0}
-    return {**figures, "counters": {"evaluations": 4}, "within": within, **timed, **more}
+    counted = {"counters": {"evaluations": 4}, "sample": 0.005}
+    return {**figures, **counted, "within": within, **timed, **more}
 
 
 def row(name, **forms):
-    return {"model": name, "limit": "rel:1e-2", "forms": {"fp32": form(4.0), **forms}}
+    facts = {"model": name, "limit": "rel:1e-2", "samples": 5}
+    return {**facts, "forms": {"fp32": form(4.0), **forms}}
 
 
 def test_figures_are_shares_of_the_model_as_it_was(part):
     figures = part("figures")
     rows = [
-        row("one", auto=form(1.0), bf16=form(2.0), int8=form(None, within=False)),
+        row("one", auto=form(1.0, build=0.5), bf16=form(2.0), int8=form(None, within=False)),
         row("two", auto=form(None, same=True), bf16=form(8.0), int8=form(2.0)),
         row("three", auto=form(16.0, within=False)),
         {"model": "four", "failure": "no file"},
@@ -59,6 +61,8 @@ def test_figures_are_shares_of_the_model_as_it_was(part):
     assert "Slower than fp32: 1." in text
     assert "Speed-up over fp32, geometric mean: 1.00." in text  # 4, 1 and 1/4
     assert "best fixed type of ours within the limit: 0.63." in text  # 2, 1/2 and 1/4
+    assert "40 passes of fp32 over its samples (median)" in text  # of 5 samples of 5 ms
+    assert "30 at most for 1 of 3." in text
     assert figures.figure(rows).count("<rect") == 3
 
 

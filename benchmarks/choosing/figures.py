@@ -18,6 +18,7 @@ _COLUMNS = (
 )
 _SLOWER = 1.03
 """Ratios of times up to this are the noise of timing."""
+_PASSES = 30
 
 
 def ratio(row: dict[str, Any], name: str) -> float | None:
@@ -97,6 +98,15 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield f"- Within the limit on fresh samples: {within} of {len(built)}."
     yield f"- Slower than fp32: {slower}."
     yield f"- Speed-up over fp32, geometric mean: {1 / _mean([s for _, s in shares]):.2f}."
+    passes = sorted(
+        row["forms"][AUTO]["build"] / (row["samples"] * row["forms"][WIDE]["sample"])
+        for row in built
+    )
+    middle, few = passes[len(passes) // 2], sum(count <= _PASSES for count in passes)
+    yield (
+        f"- A build takes as long as {middle:.0f} passes of fp32 over its samples (median), timing "
+        f"of kernels included; {_PASSES} at most for {few} of {len(passes)}."
+    )
     fixed = [share / best_fixed(row)[1] for row, share in shares]
     yield f"- Over the best fixed type of ours within the limit: {1 / _mean(fixed):.2f}."
     for name in FIXED:

@@ -54,7 +54,7 @@ def measure(name: str, settings: Settings) -> dict[str, Any]:
     path = model.build(FOLDER)
     limit = settings.limit or limit_of(model.name)
     seen, fresh = samples(path, model, limit)
-    row: dict[str, Any] = {"group": model.group, "limit": limit}
+    row: dict[str, Any] = {"group": model.group, "limit": limit, "samples": len(seen)}
     with tempfile.TemporaryDirectory() as folder:
         runs: dict[str, Run] = {}
         forms: dict[str, dict[str, Any]] = {}
@@ -100,11 +100,15 @@ def _judged(
         figures["build"] = time.perf_counter() - start
         run = _loaded(file, name, list(right[0]) if right else [])
         meter = Limit.parse(limit).meter()
+        running = 0.0
         for place, feeds in enumerate(fresh):
+            start = time.perf_counter()
             outputs = {key: np.array(value) for key, value in run(feeds).items()}
+            running += time.perf_counter() - start
             if place == len(right):
                 right.append(outputs)
             meter.add(right[place], outputs)
+        figures["sample"] = running / len(fresh)  # of each length that there is
         figures["error"] = meter.error
         figures["within"] = meter.error <= Limit.parse(limit).bound
         figures["shown"] = Limit.parse(limit).shown(meter.error)

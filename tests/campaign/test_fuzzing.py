@@ -10,9 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from fuzzing.gguf_file import changed_file, small_parts
 from fuzzing.mutation import mutated
-from fuzzing.targets import TARGETS, inputs
+from fuzzing.structure import changed_document, changed_model, changed_tokens
+from fuzzing.targets import TARGETS, inputs, model
 
 from narrowpass.errors import NarrowpassError
 
@@ -20,7 +23,9 @@ pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarni
 
 NEEDS = {"packed": "narrowpass_xnn_cpu", "method": "narrowpass_xnn_cpu", "gguf": "narrowpass_gguf"}
 INPUTS = int(os.environ.get("NARROWPASS_FUZZ_INPUTS", "20000"))
-"""How many inputs the long form tries for each target."""
+"""How many inputs the long form tries for each target, led by coverage."""
+ALL = int(os.environ.get("NARROWPASS_FUZZ_ALL", "200000"))
+"""How many it tries for all targets together, drawn by their seeds."""
 
 
 def target_of(name, folder):
@@ -41,12 +46,22 @@ def test_whole_inputs_are_accepted(name, tmp_path):
 def test_damaged_inputs(name, tmp_path):
     target = target_of(name, tmp_path)
     refused = 0
-    for seed, data in inputs(target, 0, 300):
+    for seed, data in inputs(target, target.seeds(), 0, 300):
         try:
             refused += not target.accepts(data)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
     assert refused > 50
+
+
+def fuzzing(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "fuzzing", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.long
@@ -55,17 +70,40 @@ def test_many_damaged_inputs(name, tmp_path):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     engine = "atheris" if importlib.util.find_spec("atheris") else "seeds"
-    command = [sys.executable, "-W", "ignore", "-m", "fuzzing", name, str(INPUTS)]
+    done = fuzzing(name, INPUTS, "--engine", engine, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr[-5000:]
+    print(name, engine, done.stdout)
+    assert json.loads(done.stdout)["refused"] > 0
+
+
+@pytest.mark.long
+def test_all_targets(tmp_path):
+    for module in NEEDS.values():
+        pytest.importorskip(module)
+    done = fuzzing("all", ALL, "--jobs", os.cpu_count() or 1, "--out", tmp_path)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA holds on Linux alone")
+def test_an_input_may_not_take_much_memory(tmp_path):
+    """One of few bytes that allocates 256 MiB ends the campaign."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from fuzzing import __main__ as main, targets\n"
+        "targets.Models.accepts = lambda self, data: data in self.seeds() or bytearray(256 << 20)\n"
+        "main.seeded('model', 5, 3, Path(sys.argv[1]))"
+    )
     done = subprocess.run(
-        [*command, "--engine", engine, "--out", str(tmp_path)],
+        [sys.executable, "-c", code, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-5000:]
-    print(name, engine, done.stdout)
-    assert json.loads(done.stdout)["refused"] > 0
+    assert done.returncode
+    assert "target model, seed 5" in done.stderr
+    assert "MemoryError" in done.stderr
 
 
 def test_an_error_of_another_kind_is_a_defect(tmp_path, monkeypatch):
@@ -92,3 +130,32 @@ def test_damage_is_drawn_by_its_seed():
     one, other = (mutated(random.Random(4), [b"a line", b"another"]) for _ in range(2))
     assert one == other
     assert len({mutated(random.Random(seed), [b"a line"]) for seed in range(50)}) > 30
+
+
+def test_changed_models_can_be_parsed_and_differ():
+    whole = model().SerializeToString()
+    changed = [changed_model(random.Random(seed), whole) for seed in range(200)]
+    assert changed[7] == changed_model(random.Random(7), whole)
+    for data in changed:
+        onnx.ModelProto.FromString(data)
+    assert len(set(changed)) > 150
+
+
+def test_changed_documents_can_be_parsed_and_differ():
+    whole = json.dumps({"a": [1, {"b": "x"}], "c": 5, "d": []}).encode()
+    changed = [changed_document(random.Random(seed), whole) for seed in range(200)]
+    assert len({json.dumps(json.loads(data)) for data in changed}) > 100
+
+
+def test_changed_texts_have_words_of_others():
+    change = changed_tokens(["cse", "int8-sym"])
+    texts = [change(random.Random(seed), b"fold,fp16{dtype=bfloat16}") for seed in range(100)]
+    assert any(b"int8-sym" in text for text in texts)
+    assert len(set(texts)) > 70
+
+
+def test_changed_gguf_files_begin_as_such_files_and_differ():
+    whole = small_parts().write()
+    changed = {changed_file(random.Random(seed), whole) for seed in range(100)}
+    assert len(changed) > 80
+    assert all(data.startswith(b"GGUF") for data in changed)

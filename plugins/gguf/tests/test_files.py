@@ -172,3 +172,19 @@ def test_files_that_are_cut_short_or_damaged(tmp_path):
             GgufImporter().load(str(path))
         except ModelError:
             continue
+
+
+@pytest.mark.parametrize("size", [0, 2**31 + 1])
+def test_heads_of_no_width_are_refused(size, tmp_path):
+    path = tmp_path / "model.gguf"
+    kit.write(path, llama__attention__key_length=size)
+    with pytest.raises(ModelError, match=rf"attention\.key_length is {size}, which is not"):
+        GgufImporter().load(str(path))
+
+
+def test_no_heads_of_keys_are_refused(tmp_path, monkeypatch):
+    path, given = tmp_path / "model.gguf", kit.weights()
+    monkeypatch.setattr(kit, "GROUPS", 0)
+    kit.write(path, given=given)
+    with pytest.raises(ModelError, match=r"head_count_kv is 0, which is not supported"):
+        GgufImporter().load(str(path))

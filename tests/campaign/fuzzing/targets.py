@@ -6,7 +6,7 @@ import hashlib
 import json
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +17,8 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
-from fuzzing.gguf_file import small_file
+from fuzzing.gguf_file import changed_file, small_file
+from fuzzing.structure import Change, changed_document, changed_model, changed_tokens
 from narrowpass import Bundle, Program
 from narrowpass.bundle import verify
 from narrowpass.errors import NarrowpassError
@@ -65,9 +66,11 @@ class Target(ABC):
 
     Attributes:
         name: on the command line.
+        share: of the inputs of all targets, by what one takes.
     """
 
     name: str
+    share: int = 150
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,6 +78,13 @@ class Target(ABC):
     @abstractmethod
     def seeds(self) -> list[bytes]:
         """Return valid inputs."""
+
+    def changes(self) -> Change | None:
+        """Return what changes a valid input by what it says; None where there is no such thing.
+
+        It raises an error for inputs that it cannot parse.
+        """
+        return None
 
     @abstractmethod
     def read(self, data: bytes) -> None:
@@ -102,6 +112,9 @@ class Models(Target):
 
     def seeds(self) -> list[bytes]:
         return [model().SerializeToString()]
+
+    def changes(self) -> Change:
+        return changed_model
 
     def read(self, data: bytes) -> None:
         path = self.folder / "m.onnx"
@@ -152,6 +165,9 @@ class Manifests(Target):
         manifest.chmod(0o644)
         return [self.whole]
 
+    def changes(self) -> Change:
+        return changed_document
+
     def read(self, data: bytes) -> None:
         (self.bundle / "manifest.json").write_bytes(data)
         verify(self.bundle)
@@ -162,6 +178,7 @@ class Headers(Manifests):
     """The header of a bundle's safetensors file, with the length and the hash that it has."""
 
     name = "safetensors"
+    share = 80
 
     def seeds(self) -> list[bytes]:
         super().seeds()
@@ -190,6 +207,7 @@ class Packed(Target):
     """Files of packed weights; the input is their index, whose checksums are right."""
 
     name = "packed"
+    share = 250
 
     def seeds(self) -> list[bytes]:
         from narrowpass_planning.weights.file import HEADER
@@ -211,6 +229,9 @@ class Packed(Target):
         self.start, size = struct.unpack_from("<QQ", self.whole, 16)
         self.header = HEADER
         return [self.whole[self.start : self.start + size]]
+
+    def changes(self) -> Change:
+        return changed_document
 
     def read(self, data: bytes) -> None:
         from narrowpass_planning.weights.file import PackedFile, UnusableError
@@ -238,6 +259,7 @@ class Methods(Target):
     """
 
     name = "method"
+    share = 3
 
     def seeds(self) -> list[bytes]:
         from narrowpass_planning.stored import file
@@ -279,6 +301,9 @@ class Methods(Target):
         self.whole = self.path.read_bytes()[file._FORMAT.size :]
         return [self.whole]
 
+    def changes(self) -> Change:
+        return changed_document
+
     def _explained(self) -> Program:
         program = narrowpass.load(self.bundle, "xnn-cpu", threads=1, cache_dir=self.cache)
         program.explain()  # all methods are restored, or planned again
@@ -308,6 +333,7 @@ class Texts(Target):
     """The text of a pipeline."""
 
     name = "pipeline"
+    share = 220
 
     def seeds(self) -> list[bytes]:
         self.registry = load_plugins().registry
@@ -322,6 +348,9 @@ class Texts(Target):
             if self._known(name)
         ] + [b""]
 
+    def changes(self) -> Change:
+        return changed_tokens([*self.registry.passes, "dtype", "mode", "keep", "op:Conv", "true"])
+
     def _known(self, text: str) -> bool:
         return all(part.split("{")[0] in self.registry.passes for part in text.split(","))
 
@@ -333,9 +362,13 @@ class Gguf(Target):
     """GGUF files."""
 
     name = "gguf"
+    share = 20
 
     def seeds(self) -> list[bytes]:
         return [small_file()]
+
+    def changes(self) -> Change:
+        return changed_file
 
     def read(self, data: bytes) -> None:
         from narrowpass_gguf.importer import GgufImporter
@@ -348,12 +381,23 @@ class Gguf(Target):
 TARGETS = {t.name: t for t in (Models, External, Manifests, Headers, Packed, Methods, Texts, Gguf)}
 
 
-def inputs(target: Target, first: int, count: int) -> Iterator[tuple[int, bytes]]:
-    """Yield damaged inputs with their seeds."""
+def inputs(
+    target: Target, seeds: Sequence[bytes], first: int, count: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield damaged inputs with their seeds, from the valid ones in `seeds`.
+
+    What odd seeds draw says something else and is well-formed, where the target has such changes;
+    the bytes of one of four of these are damaged, too.
+    """
     import random
 
     from fuzzing.mutation import mutated
 
-    seeds = target.seeds()
+    change = target.changes()
     for seed in range(first, first + count):
-        yield seed, mutated(random.Random(seed), seeds)
+        choice = random.Random(seed)
+        if change is None or seed % 2 == 0:
+            yield seed, mutated(choice, seeds)
+            continue
+        data = change(choice, choice.choice(seeds))
+        yield seed, mutated(choice, [data]) if choice.randrange(4) == 0 else data

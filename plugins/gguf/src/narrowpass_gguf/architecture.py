@@ -116,8 +116,9 @@ def _joined(metadata: Metadata, layer: int) -> dict[str, Part]:
     return found
 
 
-def _count(metadata: Metadata, key: str, *, most: int = 1 << 31) -> int:
-    value: Any = metadata.get(f"{{}}.{key}", object)
+def _count(metadata: Metadata, key: str, *, most: int = 1 << 31, default: int | None = None) -> int:
+    given = () if default is None else (default,)
+    value: Any = metadata.get(f"{{}}.{key}", object, *given)
     if not isinstance(value, int) or not 1 <= value <= most:
         raise ModelError(f"{metadata.architecture}.{key} is {value!r:.60}, which is not supported")
     return value
@@ -125,13 +126,13 @@ def _count(metadata: Metadata, key: str, *, most: int = 1 << 31) -> int:
 
 def _groups(metadata: Metadata) -> int:
     heads = _count(metadata, "attention.head_count")
-    return metadata.get("{}.attention.head_count_kv", int, heads)
+    return _count(metadata, "attention.head_count_kv", default=heads)
 
 
 def _head(metadata: Metadata) -> int:
     width = _count(metadata, "embedding_length")
     heads = _count(metadata, "attention.head_count")
-    return metadata.get("{}.attention.key_length", int, width // heads)
+    return _count(metadata, "attention.key_length", default=width // heads)
 
 
 def config_of(metadata: Metadata, weights: GgufWeights) -> Config:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import gguf
 
+from narrowpass_gguf.container import check_header
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io import MappedFile
 
@@ -61,8 +61,7 @@ class Metadata:
             ValueError: it is no GGUF file, or of a version that is not supported.
         """
         file = MappedFile(path)
-        if Path(path).stat().st_size < 24:
-            raise ModelError("is too short for a GGUF file; download it again")
+        check_header(path)
         reader = gguf.GGUFReader(path)
         tensors = {}
         for tensor in reader.tensors:

@@ -51,7 +51,7 @@ def read(path: Path, key: str) -> Any:
             if reason:
                 _log.info("a stored method is not read: %s", reason)
                 return None
-            data = file.read(_LARGEST)
+            data = file.read(min(status.st_size, _LARGEST))  # it allocates all of it first
     except FileNotFoundError:
         return None
     except OSError as error:
