@@ -70,7 +70,7 @@ class Target(ABC):
     """
 
     name: str
-    share: int = 150
+    share: int = 100
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -156,6 +156,7 @@ class Manifests(Target):
     """The manifest of a bundle."""
 
     name = "manifest"
+    share = 150
 
     def seeds(self) -> list[bytes]:
         self.bundle = self.folder / "b.narrow"
@@ -178,7 +179,7 @@ class Headers(Manifests):
     """The header of a bundle's safetensors file, with the length and the hash that it has."""
 
     name = "safetensors"
-    share = 80
+    share = 60
 
     def seeds(self) -> list[bytes]:
         super().seeds()
@@ -207,7 +208,7 @@ class Packed(Target):
     """Files of packed weights; the input is their index, whose checksums are right."""
 
     name = "packed"
-    share = 250
+    share = 320
 
     def seeds(self) -> list[bytes]:
         from narrowpass_planning.weights.file import HEADER
@@ -259,7 +260,7 @@ class Methods(Target):
     """
 
     name = "method"
-    share = 3
+    share = 2
 
     def seeds(self) -> list[bytes]:
         from narrowpass_planning.stored import file
@@ -333,7 +334,7 @@ class Texts(Target):
     """The text of a pipeline."""
 
     name = "pipeline"
-    share = 220
+    share = 260
 
     def seeds(self) -> list[bytes]:
         self.registry = load_plugins().registry
@@ -362,7 +363,7 @@ class Gguf(Target):
     """GGUF files."""
 
     name = "gguf"
-    share = 20
+    share = 8
 
     def seeds(self) -> list[bytes]:
         return [small_file()]

@@ -53,6 +53,8 @@ _BOOLS = {ir.DataType.BOOL}
 _NUMBERS = _INTEGERS | _FLOATS
 _ALL = _NUMBERS | _BOOLS
 _TEXT = {ir.DataType.STRING}
+_MOVED = _ALL | _HALF | _TEXT
+"""Types of kernels that move elements, whatever these are."""
 
 _Builder = Callable[[Op], Kernel]
 _KERNELS: dict[str, tuple[_Builder, int, set[ir.DataType]]] = {}
@@ -137,7 +139,7 @@ _UNARY: dict[str, tuple[Any, set[ir.DataType]]] = {
     "Neg": (np.negative, _NUMBERS),
     "Not": (np.logical_not, _BOOLS),
     "Sign": (np.sign, _NUMBERS),
-    "Identity": (np.asarray, _ALL | _TEXT),
+    "Identity": (np.asarray, _MOVED),
     "Exp": (np.exp, _FLOATS),
     "Log": (np.log, _FLOATS),
     "Sqrt": (np.sqrt, _FLOATS),
@@ -257,20 +259,20 @@ def _worst(dtype: np.dtype[Any], *, least: bool) -> Any:
 _EVERY = set(ir.DataType) - {ir.DataType.STRING, ir.DataType.UNDEFINED}
 
 for _names, _builder, _since, _dtypes in (
-    (("Gather",), movement.gather, 1, _ALL | _HALF | _TEXT),
+    (("Gather",), movement.gather, 1, _MOVED),
     (("GatherElements",), movement.gather_elements, 11, _ALL | _HALF),
     (("GatherND",), movement.gather_nd, 11, _ALL | _HALF),
-    (("Concat",), movement.concat, 4, _ALL | _TEXT),
-    (("Squeeze",), movement.squeeze, 1, _ALL | _TEXT),
-    (("Unsqueeze",), movement.unsqueeze, 1, _ALL | _TEXT),
-    (("Reshape",), movement.reshape, 5, _ALL | _TEXT),
-    (("Flatten",), movement.flatten, 1, _ALL | _TEXT),
-    (("Transpose",), movement.transpose, 1, _ALL | _TEXT),
-    (("Expand",), movement.expand, 8, _ALL | _TEXT),
-    (("Tile",), movement.tile, 6, _ALL | _TEXT),
-    (("Slice",), movement.slice_, 10, _ALL | _TEXT),
-    (("Pad",), movement.pad, 11, _ALL),
-    (("Split",), movement.split, 1, _ALL),
+    (("Concat",), movement.concat, 4, _MOVED),
+    (("Squeeze",), movement.squeeze, 1, _MOVED),
+    (("Unsqueeze",), movement.unsqueeze, 1, _MOVED),
+    (("Reshape",), movement.reshape, 5, _MOVED),
+    (("Flatten",), movement.flatten, 1, _MOVED),
+    (("Transpose",), movement.transpose, 1, _MOVED),
+    (("Expand",), movement.expand, 8, _MOVED),
+    (("Tile",), movement.tile, 6, _MOVED),
+    (("Slice",), movement.slice_, 10, _MOVED),
+    (("Pad",), movement.pad, 11, _ALL | _HALF),
+    (("Split",), movement.split, 1, _ALL | _HALF),
     (("Trilu",), movement.trilu, 14, _ALL | _HALF),
     (numbers.UNARY, numbers.unary, 6, _FLOATS | _HALF),
     (("Softmax", "LogSoftmax", "Hardmax"), numbers.softmax, 1, _FLOATS | _HALF),
