@@ -88,6 +88,14 @@ def in_branch(change: Callable[[onnx.GraphProto], object]) -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
+def referring(type_: onnx.AttributeProto.AttributeType) -> onnx.ModelProto:
+    model = in_branch(lambda graph: None)
+    model.graph.node[0].attribute[1].Clear()
+    given = {"name": "then_branch", "ref_attr_name": "branch", "type": type_}
+    model.graph.node[0].attribute[1].MergeFrom(onnx.AttributeProto(**given))
+    return model
+
+
 def in_constant(change: Callable[[onnx.TensorProto], object]) -> onnx.ModelProto:
     model = base()
     del model.graph.initializer[:]
@@ -182,6 +190,14 @@ FILES: dict[str, tuple[onnx.ModelProto | bytes, str]] = {
     "two of a name in a subgraph": (
         in_branch(lambda g: g.initializer.append(g.initializer[0])),
         "subgraph 'branch' has two initializers named 'v'",
+    ),
+    "a graph of the caller": (
+        referring(onnx.AttributeProto.GRAPH),
+        "'then_branch' of the If node .* is a graph that a function is called with",
+    ),
+    "graphs of the caller": (
+        referring(onnx.AttributeProto.GRAPHS),
+        "'then_branch' of the If node .* is a graph that a function is called with",
     ),
     "sparse in a subgraph, of no type": (
         in_branch(lambda g: g.sparse_initializer.add()),

@@ -45,7 +45,7 @@ def refuse(proto: onnx.ModelProto, name: str) -> None:
             _refuse_bad_text(name, *_texts(node))
             if node.domain not in used:
                 used[node.domain] = describe(node)
-            _refuse_sparse_attributes(node, name)
+            _refuse_attributes(node, name)
         _refuse_container(container, proto.graph, name)
     _refuse_unknown_sets(proto, used, name)
 
@@ -200,8 +200,16 @@ def _refuse_initializers(graph: onnx.GraphProto, name: str, where: str) -> None:
                 )
 
 
-def _refuse_sparse_attributes(node: onnx.NodeProto, name: str) -> None:
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+def _refuse_attributes(node: onnx.NodeProto, name: str) -> None:
     for attribute in node.attribute:
+        if attribute.ref_attr_name and attribute.type in _GRAPHS:
+            raise ModelError(
+                f"{name}: attribute {attribute.name!r} of {describe(node)} is a graph that a "
+                "function is called with, which is not supported; inline the function"
+            )
         if attribute.type in (
             onnx.AttributeProto.SPARSE_TENSOR,
             onnx.AttributeProto.SPARSE_TENSORS,
