@@ -6,6 +6,7 @@ the parser.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -154,7 +155,7 @@ def changed_document(choice: random.Random, data: bytes) -> bytes:
     for _ in range(choice.choice((1, 1, 2, 4))):
         places = list(_places(document))
         if not places:
-            document = choice.choice(_VALUES)
+            document = copy.deepcopy(choice.choice(_VALUES))
             break
         holder, key = choice.choice(places)
         kind = choice.randrange(8)
@@ -162,15 +163,15 @@ def changed_document(choice: random.Random, data: bytes) -> bytes:
             del holder[key]
         elif kind == 1:
             other, name = choice.choice(places)
-            holder[key] = json.loads(json.dumps(other[name]))
+            holder[key] = copy.deepcopy(other[name])
         elif kind == 2 and isinstance(holder, dict):
             holder[choice.choice((*TEXTS, *holder))] = holder.pop(key)
         elif kind == 3 and isinstance(holder, list):
-            holder.insert(key, holder[key])
+            holder.insert(key, copy.deepcopy(holder[key]))
         elif isinstance(holder[key], int) and not isinstance(holder[key], bool):
             holder[key] = _whole(choice, 70, holder[key])
         else:
-            holder[key] = choice.choice(_VALUES)
+            holder[key] = copy.deepcopy(choice.choice(_VALUES))
     return json.dumps(document).encode()
 
 
