@@ -143,7 +143,7 @@ def figure(rows: Sequence[dict[str, Any]]) -> str:
         ),
         reverse=True,
     )
-    height, left, width = 18, 280, 520
+    height, left, width = 18, 350, 450
     most = max((max(a, b) for a, b, _ in known), default=2.0)
     scale = width / math.log2(max(most, 2.0))
     size = f'width="{left + width + 60}" height="{height * (len(known) + 2)}"'
@@ -158,6 +158,6 @@ def figure(rows: Sequence[dict[str, Any]]) -> str:
             f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>',
             f'<rect x="{left}" y="{y + 3}" width="{long:.1f}" height="{height - 6}" fill="#2a7"/>',
             f'<path d="M{mark:.1f} {y + 1}v{height - 2}" stroke="#222" stroke-width="2"/>',
-            f'<text x="{left + long + 8:.1f}" y="{y + 13}">{mine:.2f}</text>',
+            f'<text x="{max(left + long, mark) + 8:.1f}" y="{y + 13}">{mine:.2f}</text>',
         ]
     return "\n".join([*parts, "</svg>"]) + "\n"
