@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from narrowpass_ir.arguments import path_of
 from narrowpass_ir.errors import OutputError, UsageError
+
+TEMPORARY = ".narrowpass-*.tmp"
+"""The names of files that are being written."""
+
+_LEFT_BEHIND = 3600.0
+"""Seconds after which such a file without a lock is taken for one of a dead process."""
 
 
 def create_folder(path: Path) -> None:
@@ -61,17 +69,44 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
 def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Open a new file beside `target`; it is deleted at the end unless it was renamed.
 
+    It is locked meanwhile, where the file system can do that: see `is_left_behind`.
+
     Yields:
         The file, open for writing, and its path.
     """
-    name = target.parent / f".narrowpass-{secrets.token_hex(8)}.tmp"
+    name = target.parent / TEMPORARY.replace("*", secrets.token_hex(8))
     # Not tempfile: its files are for the owner only, whatever the umask says.
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file, name
     finally:
         name.unlink(missing_ok=True)
+
+
+def is_left_behind(path: Path) -> bool:
+    """Return whether a file of `temporary` is that of a dead process.
+
+    Nobody holds its lock, and it is an hour old: a file system without locks has the age alone. A
+    clock may jump: a file of the future is as old as one of the past.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if abs(time.time() - os.fstat(fd).st_mtime) <= _LEFT_BEHIND:
+            return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # without locks the age has to do
+    finally:
+        os.close(fd)
+    return True
 
 
 def sync(file: BinaryIO) -> None:

@@ -28,6 +28,7 @@ from narrowpass_int8_sym.calibration import CalibrationCache, Calibrator, Range,
 from narrowpass_int8_sym.calibration import cache as cache_module
 from narrowpass_int8_sym.calibration.cache import default_folder
 from narrowpass_int8_sym.calibration.digest import DataDigest, model_digest
+from narrowpass_ir.files import temporary
 
 pytestmark = pytest.mark.once
 
@@ -359,6 +360,22 @@ def test_leftovers_of_dead_processes_go(tmp_path):
     run(tmp_path)
     assert not old.exists()
     assert new.exists()
+
+
+def test_a_file_that_is_being_written_stays_whatever_the_clock_says(tmp_path):
+    """The clock of the one that sweeps is an hour ahead, or behind."""
+    with temporary(tmp_path / "other") as (file, name):
+        for age in (9999, -9999):
+            file.write(b"half")
+            file.flush()
+            os.utime(name, (time.time() - age,) * 2)
+            CalibrationCache(tmp_path).entry(f"key{age}").save({"a": Range(0, 1)}, None)
+            assert name.exists()
+    left = tmp_path / ".narrowpass-1.tmp"
+    left.touch()
+    os.utime(left, (time.time() + 9999,) * 2)
+    CalibrationCache(tmp_path).entry("key").save({"a": Range(0, 1)}, None)
+    assert not left.exists()
 
 
 def test_data_is_hashed_without_being_kept(tmp_path):

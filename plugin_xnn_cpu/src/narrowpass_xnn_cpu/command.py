@@ -53,7 +53,7 @@ def verify(cache_dir: Path | None, as_json: bool) -> None:
     The JSON document is that of `list`.
     """
     found = _show(cache_dir, as_json, verify=True)
-    if any(item.problem and not item.is_leftover for item in found):
+    if any(item.problem and not item.is_leftover and not item.is_foreign for item in found):
         raise click.exceptions.Exit(1)
 
 

@@ -361,12 +361,15 @@ def test_methods_of_other_code_are_planned_again(
 ):
     load().close()
     before = {path: path.read_bytes() for path in stored(tmp_path)}
-    monkeypatch.setattr(stored_methods, "code_of", lambda packages: iter(["other"]))
+    for code in ("other", "another"):
+        with monkeypatch.context() as patch:
+            patch.setattr(stored_methods, "code_of", lambda packages, code=code: iter([code]))
+            for _ in range(2):
+                load().close()
     load().close()
-    assert planned == ["main"] * 2
-    assert {path: path.read_bytes() != old for path, old in before.items()} == dict.fromkeys(
-        stored(tmp_path), True
-    )
+    assert planned == ["main"] * 3, "each has files of its own, and finds them again"
+    assert {path: path.read_bytes() for path in before} == before
+    assert len(stored(tmp_path)) == 3 * len(before)
 
 
 def test_code_is_known_by_each_of_its_files():

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import struct
-import time
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,13 +22,10 @@ from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass_int8_sym.calibration.histogram import Array
 from narrowpass_int8_sym.calibration.observers import Range
 from narrowpass_ir.data.documents import parse_json
-from narrowpass_ir.files import create_folder, replacing_file
+from narrowpass_ir.files import TEMPORARY, create_folder, is_left_behind, replacing_file
 
 FORMAT = "narrowpass calibration 1"
 SUFFIX = ".calibration.npz"
-
-_LEFT_BEHIND = 3600.0
-"""Seconds after which a file that is still being written is taken for one of a dead process."""
 
 _log = logging.getLogger("narrowpass.int8-sym")
 
@@ -212,9 +208,9 @@ class CacheEntry:
 
     def _sweep(self) -> None:
         """Delete partial files that killed processes left behind."""
-        for path in self.path.parent.glob(".narrowpass-*.tmp"):
+        for path in self.path.parent.glob(TEMPORARY):
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _LEFT_BEHIND:
+                if is_left_behind(path):
                     path.unlink()
 
 

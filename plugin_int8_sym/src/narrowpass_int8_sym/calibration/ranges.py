@@ -17,6 +17,7 @@ from narrowpass.runtime.meters import Counts, Meter
 from narrowpass_analysis.values import attribute_errors, check_elements
 from narrowpass_analysis.verification import judging_backends
 from narrowpass_int8_sym.calibration.cache import (
+    FORMAT,
     CacheEntry,
     CalibrationCache,
     PartialCalibration,
@@ -144,7 +145,7 @@ def _key(
     model: ir.Model, data: _Data, calibrator: Calibrator, backend: Backend, *, symmetric: bool
 ) -> str:
     kind = "symmetric" if symmetric else "affine"
-    return combined([model_digest(model), data.sha256, calibrator.key, kind, backend.name])
+    return combined([FORMAT, model_digest(model), data.sha256, calibrator.key, kind, backend.name])
 
 
 def _resumable(

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,27 @@ def test_a_write_that_fails_is_done_without(tmp_path, caplog, monkeypatch):
         file.write(tmp_path / "m", "key", DOCUMENT)
     assert "planned again by the next process" in caplog.text
     assert not (tmp_path / "m").exists()
+
+
+WEEK = 7 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("age", "left"), [(0, True), (WEEK - 60, True), (WEEK + 60, False), (-WEEK - 60, False)]
+)
+def test_files_of_other_versions_go_after_a_week(tmp_path, age, left):
+    ours, theirs, others = (tmp_path / f"{name}.method" for name in ("a-1", "a-2", "b-2"))
+    for path in (ours, theirs, others):
+        path.touch()
+        os.utime(path, (0, time.time() - age))
+    file.delete_unused(ours, "a")
+    assert [path.exists() for path in (ours, theirs, others)] == [True, left, True]
+
+
+def test_a_file_that_is_read_is_in_use(tmp_path):
+    path = tmp_path / "a-1.method"
+    path.write_bytes(signed(b"[1]"))
+    os.utime(path, (0, 0))
+    assert file.read(path, "key") == [1]
+    file.delete_unused(tmp_path / "a-2.method", "a")
+    assert path.exists()

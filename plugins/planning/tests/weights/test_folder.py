@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -385,6 +386,49 @@ def test_methods_without_weights_and_leftovers_are_deleted(tmp_path):
         *(True, True),
         *(False, False, False),
     ]
+
+
+def test_files_of_other_versions_are_kept_by_their_last_use(tmp_path):
+    """Whoever wrote them may be in use, too: they are no worse than ours."""
+    ours, others = (stored(tmp_path, floats(4, 4), packer=each).path for each in (PACKER, Packer(2)))
+    method = tmp_path / f"k.1{METHOD}"
+    method.touch()
+    os.utime(ours, (0, 1000))
+    os.utime(others, (0, 2000))
+    assert [item.is_foreign for item in listed(tmp_path, PACKER)] == [True, False]
+    assert prune(tmp_path, ours.stat().st_size + others.stat().st_size, PACKER) == []
+    assert [item.path for item in prune(tmp_path, others.stat().st_size, PACKER)] == [ours]
+    assert method.exists(), "the other version still has the weights"
+    assert [item.path for item in prune(tmp_path, 0, PACKER)] == [others]
+
+
+WEEK = 7 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("age", "left"),
+    [(0, True), (WEEK - 60, True), (60 - WEEK, True), (WEEK + 60, False), (-WEEK - 60, False)],
+)
+def test_a_file_of_another_version_goes_after_a_week(tmp_path, age, left):
+    other = stored(tmp_path, floats(4, 4), packer=Packer(2)).path
+    note = other.with_name(f"{other.name}.checked")
+    note.touch()
+    for path in (other, note):
+        os.utime(path, (0, time.time() - age))
+    longer = other.with_name(f"k2{PACKER.suffix}")  # of other weights
+    longer.touch()
+    os.utime(longer, (0, 0))
+    stored(tmp_path, floats(4, 4))
+    assert (other.exists(), note.exists(), longer.exists()) == (left, left, True)
+
+
+def test_a_file_of_another_version_that_is_being_written_stays(tmp_path):
+    file = stored(tmp_path, floats(4, 4), packer=Packer(2))
+    os.utime(file.path, (0, 0))
+    with file.writing() as mine:
+        assert mine
+        stored(tmp_path, floats(4, 4))
+    assert file.path.exists()
 
 
 def test_a_size_below_zero_and_a_file_that_cannot_be_deleted(tmp_path, three, monkeypatch):

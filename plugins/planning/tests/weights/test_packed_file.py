@@ -303,8 +303,9 @@ def test_mapped_blocks_are_written_where_their_file_is_not_kept(tmp_path, path):
 
 def test_blocks_of_an_algorithm_have_its_fingerprint(tmp_path, path):
     found = [dataclasses.replace(entry, fingerprint=KNOWN) for entry in entries(path)]
-    CacheFile(tmp_path, "other", Packer()).write([*found, *entries(path)], None)
-    other = tmp_path / f"other{Packer.suffix}"
+    file = CacheFile(tmp_path, "other", Packer())
+    file.write([*found, *entries(path)], None)
+    other = file.path
     assert index_of(other)["fingerprints"] == [[KNOWN, 5], [OWN_ALGORITHM, 0]]
     assert len(PackedFile(other, Packer()).entries) == 4
     assert "another processor" in refusal(other, Packer(generation=6))

@@ -85,7 +85,7 @@ def test_a_file_is_found_by_the_packer_that_wrote_it(tmp_path):
     with pytest.raises(UnusableError, match="another build"):
         PackedFile(file.path, Packer(2))
     (item,) = listed(tmp_path, Packer(2))
-    assert "another build" in item.problem
+    assert (item.is_foreign, "another version" in item.problem) == (True, True)
     assert [deleted.path for deleted in prune(tmp_path, 0, Packer())] == [file.path]
 
 

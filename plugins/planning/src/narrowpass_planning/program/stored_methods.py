@@ -137,20 +137,29 @@ class StoredMethods:
     def _write(self, document: Any, name: str, form: str = "") -> None:
         path = self._path(name, form)
         file.write(path, f"{path.name} {self._key}", document)
+        file.delete_unused(path, path.name.partition("-")[0])
 
     def _path(self, name: str, form: str) -> Path:
-        """Return the file of a method; other models with the same weights have others."""
+        """Return the file of a method; other models with the same weights have others.
+
+        So has other code, in the part behind the dash: versions that use a folder in turns do not
+        replace each other's.
+        """
         models = [(method.name, method.file.sha256) for method in self._manifest.methods]
         chosen = digest(models, name, form, self._storage.planned_for())[:16]
         folder = chosen_folder(self._sources.options.cache_dir)
-        return folder / f"{names.key_of(self._sources.bundle)}.{chosen}{METHOD}"
+        return folder / f"{names.key_of(self._sources.bundle)}.{chosen}-{self._code[:8]}{METHOD}"
 
     @functools.cached_property
     def _key(self) -> str:
         """All that a plan follows from, beside its path's: tensors, states, and the code."""
         tensors = [(key, info.sha256) for key, info in self._manifest.tensors.items()]
-        packages = (*_PACKAGES, *self._storage.packages)
-        return digest(sorted(tensors), self._sources.bundle.states, *code_of(packages))
+        return digest(sorted(tensors), self._sources.bundle.states, self._code)
+
+    @functools.cached_property
+    def _code(self) -> str:
+        """The code that plans, and the version of its files."""
+        return digest(file.VERSION, *code_of((*_PACKAGES, *self._storage.packages)))
 
 
 def _signature(*specs: Sequence[Sequence[Any]]) -> Signature:

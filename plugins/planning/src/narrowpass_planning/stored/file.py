@@ -14,6 +14,7 @@ of another key has a wrong checksum.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from narrowpass_planning.weights.trust import distrust_file, distrust_folder
-from narrowpass_planning.weights.writing import replacing
+from narrowpass_planning.weights.writing import is_unused, replacing
 
 MAGIC = b"NPMETHOD"
 VERSION = 1
@@ -52,6 +53,8 @@ def read(path: Path, key: str) -> Any:
                 _log.info("a stored method is not read: %s", reason)
                 return None
             data = file.read(min(status.st_size, _LARGEST))  # it allocates all of it first
+            with contextlib.suppress(OSError):
+                os.utime(file.fileno())  # when it was used last
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -86,6 +89,19 @@ def write(path: Path, key: str, document: Any) -> None:
             file.write(header + text)
     except OSError as error:
         _log.info("a method is planned again by the next process: %s", str(error))
+
+
+def delete_unused(path: Path, start: str) -> None:
+    """Delete files of other versions that nobody has used for a week.
+
+    Args:
+        path: of the file that was written.
+        start: of the names of all versions of it.
+    """
+    with contextlib.suppress(OSError):
+        for other in path.parent.glob(f"{start}*{path.suffix}"):
+            if other != path and is_unused(other.stat().st_mtime):
+                other.unlink(missing_ok=True)
 
 
 def _digest(key: str, text: bytes) -> bytes:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from filelock import FileLock, Timeout
 from narrowpass.errors import NarrowpassError, OutputError, UsageError
 from narrowpass_ir.data.documents import parse_json
 from narrowpass_planning.weights.entry import Entry
-from narrowpass_planning.weights.file import HEADER, PackedFile, UntrustedError, write
+from narrowpass_planning.weights import file as packed
+from narrowpass_planning.weights.file import HEADER, VERSION, PackedFile, UntrustedError, write
 from narrowpass_planning.weights.packer import Packer, UnusableError
 from narrowpass_planning.weights.trust import distrust_file, distrust_folder
-from narrowpass_planning.weights.writing import delete_leftovers, leftovers, replacing
+from narrowpass_planning.weights.weight import digest
+from narrowpass_planning.weights.writing import delete_leftovers, is_unused, leftovers, replacing
 
 PATIENCE = 60.0
 """Seconds to wait for another process that packs the same weights."""
@@ -69,6 +72,9 @@ def default_folder() -> Path:
 class CacheFile:
     """The file of packed weights of one set of weights.
 
+    Other versions of the format or of the packing code have files of their own beside it: versions
+    that use a folder in turns do not replace each other's.
+
     Args:
         folder: of the files; created when one is written.
         key: of the weights; see `names.key_of`.
@@ -76,7 +82,7 @@ class CacheFile:
     """
 
     def __init__(self, folder: Path, key: str, packer: Packer) -> None:
-        self.path = folder / f"{key}{packer.suffix}"
+        self.path = folder / f"{key}.{_version(packer)}{packer.suffix}"
         self._packer = packer
         self._distrusted = False
 
@@ -150,12 +156,37 @@ class CacheFile:
                 lock.release()
 
     def write(self, entries: Iterable[Entry], kept: PackedFile | None) -> None:
-        """Replace the file atomically; log one warning where that fails."""
+        """Replace the file atomically; log one warning where that fails.
+
+        Files of other versions that nobody has used for a week are deleted.
+        """
         try:
             with replacing(self.path) as file:
                 write(file, list(entries), kept, self._packer)
         except (NarrowpassError, OSError) as error:
             _warn(self.path.parent, error)
+            return
+        with contextlib.suppress(OSError):
+            self._delete_unused()
+
+    def _delete_unused(self) -> None:
+        key = _key_of(self.path)
+        for path in self.path.parent.glob(f"{key}*{self._packer.suffix}"):
+            others = path != self.path and _key_of(path) == key
+            if others and is_unused(_used(path)):
+                with _turn(path) as mine:
+                    if mine:
+                        _delete(path)
+
+
+def _key_of(path: Path) -> str:
+    """Return the key that the name of a file begins with."""
+    return path.name.partition(".")[0]
+
+
+def _version(packer: Packer) -> str:
+    """Return what two versions of the format, or of the packing code, differ in."""
+    return digest("version", VERSION, platform.machine(), packer.build())[:16]
 
 
 _warned: set[Path] = set()
@@ -175,6 +206,24 @@ def _warn(path: Path, error: Exception | str) -> None:
 def _note(path: Path) -> Path:
     """Return the file that records the status with which `path` was verified."""
     return path.with_name(f"{path.name}.checked")
+
+
+def _used(path: Path) -> float:
+    """Return when a file was used last, in seconds since 1970.
+
+    Raises:
+        OSError: it is not there.
+    """
+    used = path.stat().st_mtime
+    with contextlib.suppress(OSError):
+        used = max(used, _note(path).stat().st_mtime)
+    return used
+
+
+def _delete(path: Path) -> None:
+    # The lock stays: somebody may be about to take it.
+    path.unlink(missing_ok=True)
+    _note(path).unlink(missing_ok=True)
 
 
 def _was_checked(file: PackedFile) -> bool:
@@ -218,6 +267,7 @@ class Listed:
         blocks: the number of its blocks.
         is_leftover: whether it is a temporary file of a writer that was killed.
         is_bundle: whether it is a bundle, which others keep beside the packed weights.
+        is_foreign: whether it is of another version of narrowpass, or of another machine.
     """
 
     path: Path
@@ -227,6 +277,10 @@ class Listed:
     blocks: int
     is_leftover: bool = False
     is_bundle: bool = False
+    is_foreign: bool = False
+
+
+_FOREIGN = "packed by another version of narrowpass, or for another machine, which may use it"
 
 
 def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed]:
@@ -238,13 +292,14 @@ def listed(folder: Path, packer: Packer, *, verify: bool = False) -> list[Listed
         verify: whether to read all blocks; `problem` then reports damage too.
     """
     found = [] if not folder.is_dir() else [*_leftovers(folder), *_bundles(folder)]
-    distrusted = distrust_folder(folder)
+    distrusted, version = distrust_folder(folder), _version(packer)
     for path in sorted(folder.glob(f"*{packer.suffix}")) if folder.is_dir() else ():
         problem, blocks = "", 0
         try:
-            size, used = path.stat().st_size, path.stat().st_mtime
-            with contextlib.suppress(OSError):
-                used = max(used, _note(path).stat().st_mtime)
+            size, used = path.stat().st_size, _used(path)
+            if path.name.removesuffix(packer.suffix).partition(".")[2] not in ("", version):
+                found.append(Listed(path, size, used, _FOREIGN, 0, is_foreign=True))
+                continue
             file = PackedFile(path, packer)
             blocks = len(file.entries)
             if verify:
@@ -284,7 +339,7 @@ def _leftovers(folder: Path) -> list[Listed]:
 def prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
     """Delete files until `max_size` bytes are left: unusable ones, then the least recently used.
 
-    Bundles that others keep in the folder count as files. Processes that have one mapped keep it.
+    Files of other versions count as usable: whoever wrote them may be in use, too. Bundles that others keep in the folder count as files. Processes that have one mapped keep it.
     Temporary files of killed writers are deleted too, and compiled methods of weights that are not
     there; others are not counted.
 
@@ -311,7 +366,7 @@ def _prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
     for item in listed(folder, packer):
         if item.is_leftover:
             continue
-        if not item.problem and total + item.size <= max_size:
+        if (item.is_foreign or not item.problem) and total + item.size <= max_size:
             total += item.size
             continue
         if item.is_bundle:
@@ -320,14 +375,13 @@ def _prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
             continue
         with _turn(item.path) as mine:
             if mine:
-                # The lock stays: somebody may be about to take it.
-                item.path.unlink(missing_ok=True)
-                _note(item.path).unlink(missing_ok=True)
+                _delete(item.path)
                 deleted.append(item)
             else:
                 total += item.size  # somebody is just writing it
+    left_weights = {_key_of(path) for path in folder.glob(f"*{packer.suffix}")}
     for path in folder.glob(f"*{METHOD}"):
-        if not (folder / f"{path.name.partition('.')[0]}{packer.suffix}").exists():
+        if _key_of(path) not in left_weights:
             path.unlink(missing_ok=True)
     left = {item.path: item for item in _leftovers(folder)}
     return deleted + [left[path] for path in delete_leftovers(folder) if path in left]

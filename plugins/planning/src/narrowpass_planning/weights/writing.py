@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from narrowpass_ir.files import sync, sync_folder
+from narrowpass_ir.files import TEMPORARY, is_left_behind, sync, sync_folder
 
 _PATTERN = ".packed-*.tmp"
 _MODE = 0o644  # less the umask: others never write
 
-_OLD_PATTERN = ".narrowpass-*.tmp"
-"""Files that are being written by other commands, and by versions that had no locks of them."""
-_LEFT_BEHIND = 3600.0
-"""Seconds after which such a file is taken for one of a dead process."""
+_UNUSED = 7 * 24 * 3600.0
+"""Seconds without use after which a file of another version goes, when one takes its place."""
 
 _UNNAMED = getattr(os, "O_TMPFILE", 0)
 _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL}
@@ -102,14 +100,15 @@ def _is_at(descriptor: int, folder: int, name: str) -> bool:
 
 def leftovers(folder: Path) -> list[Path]:
     """Return the temporary files of killed writers in a folder."""
-    old = [path for path in folder.glob(_OLD_PATTERN) if _is_old(path)]
+    # Other commands and older versions write files of that name.
+    old = [path for path in folder.glob(TEMPORARY) if _is_old(path)]
     return sorted([path for path in folder.glob(_PATTERN) if _with_lock(path, _nothing)] + old)
 
 
 def delete_leftovers(folder: Path) -> list[Path]:
     """Delete the temporary files of killed writers in a folder; return those deleted."""
     deleted = [path for path in folder.glob(_PATTERN) if _with_lock(path, Path.unlink)]
-    for path in folder.glob(_OLD_PATTERN):
+    for path in folder.glob(TEMPORARY):
         with contextlib.suppress(OSError):
             if _is_old(path):
                 path.unlink()
@@ -140,6 +139,11 @@ def _with_lock(path: Path, action: Callable[[Path], None]) -> bool:
 
 def _is_old(path: Path) -> bool:
     try:
-        return time.time() - path.lstat().st_mtime > _LEFT_BEHIND
+        return is_left_behind(path)
     except OSError:
         return False
+
+
+def is_unused(used: float) -> bool:
+    """Return whether a file was not used for a week, or, after a jump of the clock, will be."""
+    return abs(time.time() - used) > _UNUSED
