@@ -89,21 +89,22 @@ def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
 def is_left_behind(path: Path) -> bool:
     """Return whether a file of `temporary` is that of a dead process.
 
-    Nobody holds its lock, and it is an hour old: a file system without locks has the age alone. A
-    clock may jump: a file of the future is as old as one of the past.
+    Nobody holds its lock, and it is an hour old, or, where the clock was set back, of the future. A
+    file system without locks has the age alone.
 
     Raises:
         OSError: it cannot be opened.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if abs(time.time() - os.fstat(fd).st_mtime) <= _LEFT_BEHIND:
+        age = time.time() - os.fstat(fd).st_mtime
+        if abs(age) <= _LEFT_BEHIND:
             return False
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # without locks the age has to do
+        return age > 0
     finally:
         os.close(fd)
     return True

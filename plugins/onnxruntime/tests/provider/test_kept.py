@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from provider_kit import CPU, bundles, check, cpu_session, drawn, our_session, perceptron, settings
 
 import narrowpass_onnxruntime
-from narrowpass_onnxruntime.provider import compiling, identities
+from narrowpass_onnxruntime.provider import compiling, identities, kept
 from narrowpass_onnxruntime.provider.library import ffi, lib
 from narrowpass_onnxruntime.provider.registration import NAME
 from narrowpass_xnn_cpu.command import cache as cache_command
@@ -165,6 +165,24 @@ def test_bundles_that_nobody_uses_are_deleted(cache):
     assert old not in bundles(cache)
     assert other in bundles(cache)
     assert len(bundles(cache)) == 2
+
+
+def test_a_bundle_that_is_deleted_before_it_is_loaded(cache, monkeypatch):
+    """By a process whose clock is a year ahead: for that one nobody uses it."""
+    model = perceptron(WIDTH, INNER)
+    our_session(model, cache_dir=str(cache))
+    find = kept.KeptBundles.find
+
+    def deleting(self, name):
+        found = find(self, name)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: found.stat().st_mtime + 365 * 24 * 3600)
+            self.delete_unused()
+        return found
+
+    monkeypatch.setattr(kept.KeptBundles, "find", deleting)
+    check(our_session(model, cache_dir=str(cache)), cpu_session(model), {"x": drawn(2, WIDTH)})
+    assert bundles(cache) == []
 
 
 def test_use_is_noted(cache):

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from session_kit import ORIGINAL, OURS, RNG, external, model, node, perceptron, value
 
-from narrowpass_onnxruntime.session import store
+from narrowpass_onnxruntime.session import source, store
 
 WIDTH = 512
 X = np.linspace(-1, 1, 2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
@@ -36,9 +36,9 @@ def kept(folder):
     return sorted(folder.glob("*.narrow"))
 
 
-def check(given, **more):
+def check(given, session=None, **more):
     """Run a session; within 1e-5 of the largest: 512 elements accumulated in float32."""
-    session = OURS(given, **more)
+    session = session or OURS(given, **more)
     (found,) = session.run(["y"], {"x": X})
     (expected,) = ORIGINAL(given).run(["y"], {"x": X})
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
@@ -242,3 +242,35 @@ def test_models_that_are_gone_or_unused_are_deleted(cache, path, tmp_path):
     check(path)
     assert len(kept(cache)) == 1
     assert len([*cache.glob("*.json")]) == 1
+
+
+def test_another_version_with_other_identities_keeps_its_bundles(cache, path, monkeypatch):
+    """To each of them the other one's models look as if they had changed."""
+    check(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_VERSION", "2")
+        patch.setattr(source, "status_of", lambda path: f"another {path}")
+        patch.setattr(store, "status_of", lambda path: f"another {path}")
+        check(path)
+        before = kept(cache)
+        assert len(before) == 2
+        monkeypatch.setattr("narrowpass.build", None)
+        check(path)
+    check(path)
+    assert kept(cache) == before
+
+
+@pytest.mark.parametrize("years", [-50, 50])
+def test_a_clock_that_jumps(cache, path, tmp_path, monkeypatch, years):
+    """A session whose bundle is taken for unused runs; one of the future is in use."""
+    session = check(path)
+    other = tmp_path / "other.onnx"
+    onnx.save(perceptron(WIDTH), other)
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + years * 365 * 24 * 3600)
+        check(other)
+    assert len(kept(cache)) == (2 if years < 0 else 1)
+    check(path, session=session)
+    check(path)
+    assert len(kept(cache)) == 2

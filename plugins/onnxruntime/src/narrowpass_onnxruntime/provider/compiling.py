@@ -82,12 +82,19 @@ class GroupCompiler:
             NarrowpassError: the group cannot be compiled.
         """
         path = self._stored(graph, nodes, outputs)
-        source = self._build(graph, nodes, outputs, copy=True) if path is None else path
+        if path is not None:
+            try:
+                return self._load(path)
+            except NarrowpassError as error:  # another process may have deleted it just now
+                self._log.info(f"a group is compiled in memory: {error}")
+        return self._load(self._build(graph, nodes, outputs, copy=True))
+
+    def _load(self, source: Path | Bundle) -> Program:
         return narrowpass.load(
             source,
             self._backend,
             threads=self._options.threads,
-            cache=True if path else "memory",
+            cache=True if isinstance(source, Path) else "memory",
             cache_dir=self._options.cache_dir,
         )
 

@@ -98,6 +98,7 @@ class Store:
         if reason := _distrusted(self._folder):
             raise PermissionError(reason)
         document: dict[str, Any] = {
+            "version": _VERSION,
             "path": self._path,
             "identity": self._identity,
             "interface": note.interface.to_json(),
@@ -137,10 +138,12 @@ class Store:
             try:
                 document = json.loads(path.read_bytes())
                 model, identity = document["path"], document["identity"]
+                ours = document.get("version", "1") == _VERSION
                 old = time.time() - path.stat().st_mtime > _UNUSED
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # another process has just deleted it
-            if old or (model and status_of(Path(model)) != identity):
+            # What identifies a model for another version may be something else.
+            if old or (ours and model and status_of(Path(model)) != identity):
                 yield path.name.removesuffix(_NOTE)
 
 

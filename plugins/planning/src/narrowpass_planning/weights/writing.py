@@ -145,5 +145,8 @@ def _is_old(path: Path) -> bool:
 
 
 def is_unused(used: float) -> bool:
-    """Return whether a file was not used for a week, or, after a jump of the clock, will be."""
-    return abs(time.time() - used) > _UNUSED
+    """Return whether a file was not used for a week.
+
+    One of the future is in use: it was there before the clock was set back.
+    """
+    return time.time() - used > _UNUSED
