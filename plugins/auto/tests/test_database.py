@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from narrowpass.errors import DataError, OutputError
+from narrowpass_auto.measure import database as measure_database
 from narrowpass_auto.measure.database import Database, Entry, default_path
 
 
@@ -63,6 +64,21 @@ def test_file_of_a_later_version(tmp_path, caplog):
     assert "format 99" in caplog.text
     assert database.add("p", "kernel", (1.0,)) == (1.0,)
     database.close()
+
+
+def test_two_formats_in_turns(tmp_path, caplog, monkeypatch):
+    """Each version finds its times again, and leaves the other's alone."""
+    monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path))
+    for turn in range(2):
+        for number in (1, 2):
+            with monkeypatch.context() as patch:
+                patch.setattr(measure_database, "_FORMAT", number)
+                database = Database(default_path())
+                found = database.find("p", "kernel")
+                assert found == (None if turn == 0 else (float(number),))
+                database.add("p", "kernel", (float(number),))
+                database.close()
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("text", ["[NaN]", "[-1]", "{}", "[]", "oops", '["1"]'])

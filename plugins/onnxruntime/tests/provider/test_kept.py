@@ -180,9 +180,17 @@ def test_a_bundle_that_is_deleted_before_it_is_loaded(cache, monkeypatch):
             self.delete_unused()
         return found
 
+    compile_, compiled = compiling.GroupCompiler.compile, []
+
+    def compiling_(self, *arguments):
+        compiled.append(compile_(self, *arguments))
+        return compiled[-1]
+
     monkeypatch.setattr(kept.KeptBundles, "find", deleting)
+    monkeypatch.setattr(compiling.GroupCompiler, "compile", compiling_)
     check(our_session(model, cache_dir=str(cache)), cpu_session(model), {"x": drawn(2, WIDTH)})
     assert bundles(cache) == []
+    assert compiled, "the group is not left to others"
 
 
 def test_use_is_noted(cache):

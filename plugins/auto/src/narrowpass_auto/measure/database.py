@@ -54,10 +54,13 @@ class Entry:
 
 
 def default_path() -> Path:
-    """Return the file in ``NARROWPASS_CACHE_DIR``, or in the user's cache directory."""
+    """Return the file in ``NARROWPASS_CACHE_DIR``, or in the user's cache directory.
+
+    Each format has one of its own, so that versions may use a folder in turns.
+    """
     given = os.environ.get("NARROWPASS_CACHE_DIR")
     folder = Path(given) if given else Path(platformdirs.user_cache_dir("narrowpass"))
-    return folder / FILE_NAME
+    return folder / (FILE_NAME if _FORMAT == 1 else f"{_FORMAT}-{FILE_NAME}")
 
 
 def processor_text(backend: Backend) -> str:
