@@ -1,7 +1,8 @@
-"""Calls of the operating system that fail while bundles are saved and weights are cached.
+"""Calls of the operating system that fail while models are compiled and files are written.
 
-Under a library in C the n-th call of one function fails, for each n. Afterwards the old files are
-there, or the new ones, whole; the next run is right and caches again; and nothing is left behind.
+Under a library in C the n-th call of one function fails, for each n, or the clock jumps. Afterwards
+the old files are there, or the new ones, whole; the next run is right and caches again; and nothing
+is left behind.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ ALLOWED = {
     ),
     "filling": re.compile(r"(done|a clear error|MemoryError); right, and cached again"),
     "reading": re.compile(r"(done|a clear error|MemoryError); right, and cached again"),
+    "compiling": re.compile(r"(done|a clear error|MemoryError); right again"),
+    "measuring": re.compile("(done|MemoryError); whole"),
+    "calibrating": re.compile("(done|MemoryError); whole"),
+    "sessions": re.compile(r"(done|a clear error|MemoryError); right, and kept again"),
+    "reopening": re.compile(r"(done|a clear error|MemoryError); right, and kept again"),
 }
 """What may become of a child, and of the files that it leaves."""
 
@@ -29,6 +35,10 @@ KILLED = {
     "saving": re.compile("died of signal 9; the (old|new) one, leftovers until the next save"),
     "filling": re.compile("died of signal 9; right, and cached again"),
     "reading": re.compile("died of signal 9; right, and cached again"),
+    "measuring": re.compile("died of signal 9; whole"),
+    "calibrating": re.compile("died of signal 9; whole"),
+    "sessions": re.compile("died of signal 9; right, and kept again"),
+    "reopening": re.compile("died of signal 9; right, and kept again"),
 }
 """The same where the call kills it."""
 
@@ -36,7 +46,7 @@ ERRORS = {
     "write": ("ENOSPC", "EIO", "EINTR", "short", "kill"),
     "pwrite": ("ENOSPC", "EIO", "EINTR", "short", "kill"),
     "fsync": ("ENOSPC", "EIO", "EINTR", "kill"),
-    "rename": ("ENOSPC", "EIO", "kill"),
+    "rename": ("ENOSPC", "EIO", "EACCES", "kill"),
     "mmap": ("ENOMEM", "EIO"),
     "open": ("ENOSPC", "EIO", "EINTR"),
     "ftruncate": ("ENOSPC", "EIO", "EINTR"),
@@ -45,8 +55,27 @@ ERRORS = {
     "pread": ("EIO", "EINTR", "short"),
     "mkdir": ("ENOSPC", "EACCES"),
     "unlink": ("EIO", "EACCES"),
+    "link": ("EIO", "EACCES", "kill"),
+    "lock": ("ENOLCK", "EINTR"),
+    "close": ("EIO", "EINTR"),
+    "stat": ("EIO", "EACCES"),
+    "readdir": ("EIO",),
+    "utime": ("EIO", "EACCES"),
+    "lseek": ("EIO",),
+    "chmod": ("EACCES",),
+    "rmdir": ("EACCES",),
+    "clock": ("ahead", "back"),
+    "own": ("ENOMEM",),
 }
-ALL = [(scenario, call, error) for scenario in ALLOWED for call in CALLS for error in ERRORS[call]]
+IN_MEMORY = ("malloc", "own", "clock")
+"""What a scenario without files has."""
+
+ALL = [
+    (scenario, call, error)
+    for scenario in ALLOWED
+    for call in (IN_MEMORY if scenario == "compiling" else CALLS)
+    for error in ERRORS[call]
+]
 SOME = [
     ("saving", "write", "short"),
     ("saving", "pwrite", "ENOSPC"),
@@ -61,6 +90,15 @@ SOME = [
     ("filling", "write", "kill"),
     ("reading", "read", "EIO"),
     ("reading", "pread", "short"),
+    ("compiling", "own", "ENOMEM"),
+    ("filling", "own", "ENOMEM"),
+    ("filling", "clock", "ahead"),
+    ("filling", "lock", "ENOLCK"),
+    ("measuring", "pwrite", "EIO"),
+    ("measuring", "pwrite", "kill"),
+    ("calibrating", "write", "ENOSPC"),
+    ("calibrating", "rename", "kill"),
+    ("sessions", "clock", "ahead"),
 ]
 
 

@@ -24,6 +24,20 @@ def test_the_first_time_counts(tmp_path):
     again.close()
 
 
+def test_a_file_that_is_read_does_not_change(tmp_path):
+    path = tmp_path / "times.sqlite"
+    for _ in range(2):
+        database = Database(path)
+        database.add("p", "kernel", (1.0,))
+        database.close()
+    before = path.read_bytes()
+    database = Database(path)
+    assert database.find("p", "kernel") == (1.0,)
+    assert database.add("p", "kernel", (2.0,)) == (1.0,)
+    database.close()
+    assert path.read_bytes() == before
+
+
 def test_two_processes_at_once(tmp_path):
     path = tmp_path / "times.sqlite"
     program = (

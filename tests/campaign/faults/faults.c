@@ -1,19 +1,28 @@
-/* Calls of libc of which the n-th fails, or ends the process. Preload it; np_fault_arm says which,
- * np_fault_disarm how many there were. Until then all calls go through. */
+/* Calls of libc of which the n-th fails, or ends the process, or after which the clock is another.
+ * Preload it; np_fault_arm says which, np_fault_disarm how many there were. Until then all calls go
+ * through. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
-enum call { WRITE, PWRITE, FSYNC, RENAME, MMAP, OPEN, FTRUNCATE, MALLOC, READ, PREAD, MKDIR, UNLINK };
+enum call { WRITE, PWRITE, FSYNC, RENAME, MMAP, OPEN, FTRUNCATE, MALLOC, READ, PREAD, MKDIR, UNLINK,
+            LINK, LOCK, CLOSE, STAT, READDIR, UTIME, LSEEK, CHMOD, RMDIR, CLOCK, OWN };
 
 /* What np_fault_arm takes in place of an errno: half of the bytes; the end of the process. */
 enum { SHORT = 0, KILL = -1 };
@@ -21,12 +30,41 @@ enum { SHORT = 0, KILL = -1 };
 /* Smaller ones fail within libraries of others, which end the process. */
 #define LARGE 65536
 
+#define YEAR 31557600L
+
 static atomic_int armed = -1;  /* the call, -1 for none */
 static atomic_long left;       /* calls until the one that fails */
 static atomic_long count;      /* calls since np_fault_arm */
-static atomic_int failure;     /* errno, or one of the above */
+static atomic_int failure;     /* errno, or one of the above; years for the clock */
+static atomic_long shift;      /* of the clock, in seconds */
+
+/* The code of the native backend: calls of OWN are those from there. */
+static struct { uintptr_t start, end; } own[64];
+static int owned;
+
+static int find_own(struct dl_phdr_info *info, size_t size, void *unused) {
+  (void)size, (void)unused;
+  if (!strstr(info->dlpi_name, "narrowpass_xnn_cpu/")) return 0;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+    if (part->p_type != PT_LOAD || !(part->p_flags & PF_X) || owned == 64) continue;
+    own[owned].start = info->dlpi_addr + part->p_vaddr;
+    own[owned].end = own[owned].start + part->p_memsz;
+    owned++;
+  }
+  return 0;
+}
+
+static int is_own(const void *caller) {
+  for (int i = 0; i < owned; i++)
+    if ((uintptr_t)caller >= own[i].start && (uintptr_t)caller < own[i].end) return 1;
+  return 0;
+}
 
 void np_fault_arm(int call, long n, int error) {
+  owned = 0;
+  if (call == OWN) dl_iterate_phdr(find_own, NULL);
+  shift = 0;
   count = 0;
   left = n;
   failure = error;
@@ -35,6 +73,7 @@ void np_fault_arm(int call, long n, int error) {
 
 long np_fault_disarm(void) {
   armed = -1;
+  shift = 0;
   return count;
 }
 
@@ -181,6 +220,155 @@ OPEN_AS(open64)
 TRUNCATE_AS(ftruncate, off_t)
 TRUNCATE_AS(ftruncate64, off64_t)
 
+int link(const char *from, const char *to) {
+  NEXT(int, "link", const char *, const char *);
+  if (fails(LINK)) FAIL(-1);
+  return next(from, to);
+}
+
+int linkat(int from, const char *a, int to, const char *b, int flags) {
+  NEXT(int, "linkat", int, const char *, int, const char *, int);
+  if (fails(LINK)) FAIL(-1);
+  return next(from, a, to, b, flags);
+}
+
+int flock(int fd, int operation) {
+  NEXT(int, "flock", int, int);
+  if (fails(LOCK)) FAIL(-1);
+  return next(fd, operation);
+}
+
+#define FCNTL_AS(name)                                                           \
+  int name(int fd, int command, ...) {                                           \
+    NEXT(int, #name, int, int, ...);                                             \
+    va_list rest;                                                                \
+    va_start(rest, command);                                                     \
+    void *argument = va_arg(rest, void *);                                       \
+    va_end(rest);                                                                \
+    if ((command == F_SETLK || command == F_SETLKW) && fails(LOCK)) FAIL(-1);    \
+    return next(fd, command, argument);                                          \
+  }
+FCNTL_AS(fcntl)
+FCNTL_AS(fcntl64)
+
+/* The descriptor is gone, whatever close says. */
+int close(int fd) {
+  NEXT(int, "close", int);
+  if (fd > 2 && fails(CLOSE)) {
+    next(fd);
+    FAIL(-1);
+  }
+  return next(fd);
+}
+
+#define STAT_AS(name, type)                        \
+  int name(const char *path, struct type *to) {    \
+    NEXT(int, #name, const char *, struct type *); \
+    if (fails(STAT)) FAIL(-1);                     \
+    return next(path, to);                         \
+  }
+STAT_AS(stat, stat)
+STAT_AS(stat64, stat64)
+STAT_AS(lstat, stat)
+STAT_AS(lstat64, stat64)
+
+#define FSTAT_AS(name, type)               \
+  int name(int fd, struct type *to) {      \
+    NEXT(int, #name, int, struct type *);  \
+    if (fails(STAT)) FAIL(-1);             \
+    return next(fd, to);                   \
+  }
+FSTAT_AS(fstat, stat)
+FSTAT_AS(fstat64, stat64)
+
+#define FSTATAT_AS(name, type)                                     \
+  int name(int fd, const char *path, struct type *to, int flags) { \
+    NEXT(int, #name, int, const char *, struct type *, int);       \
+    if (fails(STAT)) FAIL(-1);                                     \
+    return next(fd, path, to, flags);                              \
+  }
+FSTATAT_AS(fstatat, stat)
+FSTATAT_AS(fstatat64, stat64)
+
+#define READDIR_AS(name, type)       \
+  struct type *name(DIR *folder) {   \
+    NEXT(struct type *, #name, DIR *); \
+    if (fails(READDIR)) FAIL(NULL);  \
+    return next(folder);             \
+  }
+READDIR_AS(readdir, dirent)
+READDIR_AS(readdir64, dirent64)
+
+int utimensat(int folder, const char *path, const struct timespec times[2], int flags) {
+  NEXT(int, "utimensat", int, const char *, const struct timespec[2], int);
+  if (fails(UTIME)) FAIL(-1);
+  return next(folder, path, times, flags);
+}
+
+int futimens(int fd, const struct timespec times[2]) {
+  NEXT(int, "futimens", int, const struct timespec[2]);
+  if (fails(UTIME)) FAIL(-1);
+  return next(fd, times);
+}
+
+#define LSEEK_AS(name, offset)                 \
+  offset name(int fd, offset at, int whence) { \
+    NEXT(offset, #name, int, offset, int);     \
+    if (fails(LSEEK)) FAIL(-1);                \
+    return next(fd, at, whence);               \
+  }
+LSEEK_AS(lseek, off_t)
+LSEEK_AS(lseek64, off64_t)
+
+int chmod(const char *path, mode_t mode) {
+  NEXT(int, "chmod", const char *, mode_t);
+  if (fails(CHMOD)) FAIL(-1);
+  return next(path, mode);
+}
+
+int fchmod(int fd, mode_t mode) {
+  NEXT(int, "fchmod", int, mode_t);
+  if (fails(CHMOD)) FAIL(-1);
+  return next(fd, mode);
+}
+
+int rmdir(const char *path) {
+  NEXT(int, "rmdir", const char *);
+  if (fails(RMDIR)) FAIL(-1);
+  return next(path);
+}
+
+/* From the n-th look at the clock on it is years ahead or behind. */
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  NEXT(int, "clock_gettime", clockid_t, struct timespec *);
+  const int found = next(clock, now);
+  if (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE) return found;
+  if (fails(CLOCK)) shift = failure * YEAR;
+  now->tv_sec += shift;
+  return found;
+}
+
+time_t time(time_t *to) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (to) *to = now.tv_sec;
+  return now.tv_sec;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+  (void)zone;
+  struct timespec found;
+  clock_gettime(CLOCK_REALTIME, &found);
+  now->tv_sec = found.tv_sec;
+  now->tv_usec = found.tv_nsec / 1000;
+  return 0;
+}
+
+/* Smaller ones fail where the caller is ours. */
+#define FAILS_OF(size) \
+  (((size) >= LARGE && fails(MALLOC)) || \
+   (armed == OWN && is_own(__builtin_return_address(0)) && fails(OWN)))
+
 /* dlsym allocates: libc's own names are called. */
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
@@ -188,27 +376,27 @@ extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
 void *malloc(size_t size) {
-  if (size >= LARGE && fails(MALLOC)) FAIL(NULL);
+  if (FAILS_OF(size)) FAIL(NULL);
   return __libc_malloc(size);
 }
 
 void *calloc(size_t elements, size_t size) {
-  if (size && elements >= LARGE / size && fails(MALLOC)) FAIL(NULL);
+  if (FAILS_OF(size && elements >= LARGE / size ? LARGE : 0)) FAIL(NULL);
   return __libc_calloc(elements, size);
 }
 
 void *realloc(void *block, size_t size) {
-  if (size >= LARGE && fails(MALLOC)) FAIL(NULL);
+  if (FAILS_OF(size)) FAIL(NULL);
   return __libc_realloc(block, size);
 }
 
 void *aligned_alloc(size_t alignment, size_t size) {
-  if (size >= LARGE && fails(MALLOC)) FAIL(NULL);
+  if (FAILS_OF(size)) FAIL(NULL);
   return __libc_memalign(alignment, size);
 }
 
 int posix_memalign(void **block, size_t alignment, size_t size) {
-  if (size >= LARGE && fails(MALLOC)) return failure;
+  if (FAILS_OF(size)) return failure;
   *block = __libc_memalign(alignment, size);
   return *block ? 0 : ENOMEM;
 }

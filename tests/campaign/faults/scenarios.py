@@ -19,48 +19,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx_ir as ir
-from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
+from faults.compiling import Compiling
+from faults.models import X, expected, model
 from faults.shim import Faults
+from faults.stores import Calibrating, Measuring, Reopening, Sessions
 from narrowpass import Bundle
 from narrowpass.bundle import verify
 from narrowpass.errors import NarrowpassError
 
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR, "ENOMEM": errno.ENOMEM}
-ERRORS |= {"EACCES": errno.EACCES, "short": 0, "kill": -1}
-"""What becomes of a call: an errno, or what `faults.c` has a number of its own for."""
-X = np.random.default_rng(5).standard_normal((3, 96)).astype(np.float32)
-
-
-def model(seed: int) -> ir.Model:
-    """Return two matmuls whose weights are larger than the smallest malloc that fails."""
-    rng = np.random.default_rng(seed)
-    weights = {"a": rng.standard_normal((96, 256)), "b": rng.standard_normal((256, 80))}
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["h"]),
-        helper.make_node("Relu", ["h"], ["r"]),
-        helper.make_node("MatMul", ["r", "b"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 96])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 80])],
-        [numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items()],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    proto.graph.doc_string = str(seed)
-    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
-
-
-def expected(seed: int) -> Any:
-    """Return what the model computes, by numpy."""
-    given = model(seed).graph.initializers
-    a, b = (given[name].const_value.numpy() for name in "ab")  # type: ignore[union-attr]
-    return np.maximum(X @ a, 0) @ b
+ERRORS |= {"EACCES": errno.EACCES, "ENOLCK": errno.ENOLCK, "short": 0, "kill": -1}
+ERRORS |= {"ahead": 50, "back": -50}
+"""What becomes of a call: an errno, what `faults.c` has a number of its own for, or the years by
+which the clock jumps."""
 
 
 class Saving:
@@ -166,7 +139,9 @@ class Reading(_Cached):
         self.cache = self.ready
 
 
-SCENARIOS = {"saving": Saving, "filling": Filling, "reading": Reading}
+SCENARIOS = {"saving": Saving, "filling": Filling, "reading": Reading, "compiling": Compiling}
+SCENARIOS |= {"measuring": Measuring, "calibrating": Calibrating}
+SCENARIOS |= {"sessions": Sessions, "reopening": Reopening}
 
 
 def attempt(scenario: Any, faults: Faults, call: str, n: int, error: int) -> tuple[int, str]:

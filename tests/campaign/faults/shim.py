@@ -11,7 +11,8 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("faults.c")
 CALLS = (
     *("write", "pwrite", "fsync", "rename", "mmap", "open", "ftruncate", "malloc"),
-    *("read", "pread", "mkdir", "unlink"),
+    *("read", "pread", "mkdir", "unlink", "link", "lock", "close", "stat", "readdir", "utime"),
+    *("lseek", "chmod", "rmdir", "clock", "own"),
 )
 """In the order of `enum call`."""
 
@@ -42,6 +43,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={
             **os.environ,
             "LD_PRELOAD": str(folder / "faults.so"),
+            "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",  # else malloc of the native code is libc's
             "PYTHONPATH": str(SOURCE.parents[1]),
         },
         capture_output=True,

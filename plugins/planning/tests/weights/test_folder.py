@@ -390,7 +390,9 @@ def test_methods_without_weights_and_leftovers_are_deleted(tmp_path):
 
 def test_files_of_other_versions_are_kept_by_their_last_use(tmp_path):
     """Whoever wrote them may be in use, too: they are no worse than ours."""
-    ours, others = (stored(tmp_path, floats(4, 4), packer=each).path for each in (PACKER, Packer(2)))
+    ours, others = (
+        stored(tmp_path, floats(4, 4), packer=each).path for each in (PACKER, Packer(2))
+    )
     method = tmp_path / f"k.1{METHOD}"
     method.touch()
     os.utime(ours, (0, 1000))

@@ -188,12 +188,13 @@ def _connect(path: str) -> sqlite3.Connection:
         found = connection.execute("PRAGMA user_version").fetchone()[0]
         if found not in (0, _FORMAT):
             raise DataError(f"it is of format {found}, and this version reads {_FORMAT}")
-        with connection:
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS times (processor TEXT, key TEXT, what TEXT, "
-                "seconds TEXT, created REAL, PRIMARY KEY (processor, key))"
-            )
-            connection.execute(f"PRAGMA user_version = {_FORMAT}")
+        if not found:  # a file that is only read must not change
+            with connection:
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS times (processor TEXT, key TEXT, what TEXT, "
+                    "seconds TEXT, created REAL, PRIMARY KEY (processor, key))"
+                )
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
     except BaseException:
         connection.close()
         raise

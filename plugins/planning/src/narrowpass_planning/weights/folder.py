@@ -17,7 +17,6 @@ from filelock import FileLock, Timeout
 from narrowpass.errors import NarrowpassError, OutputError, UsageError
 from narrowpass_ir.data.documents import parse_json
 from narrowpass_planning.weights.entry import Entry
-from narrowpass_planning.weights import file as packed
 from narrowpass_planning.weights.file import HEADER, VERSION, PackedFile, UntrustedError, write
 from narrowpass_planning.weights.packer import Packer, UnusableError
 from narrowpass_planning.weights.trust import distrust_file, distrust_folder
@@ -339,9 +338,10 @@ def _leftovers(folder: Path) -> list[Listed]:
 def prune(folder: Path, max_size: int, packer: Packer) -> list[Listed]:
     """Delete files until `max_size` bytes are left: unusable ones, then the least recently used.
 
-    Files of other versions count as usable: whoever wrote them may be in use, too. Bundles that others keep in the folder count as files. Processes that have one mapped keep it.
-    Temporary files of killed writers are deleted too, and compiled methods of weights that are not
-    there; others are not counted.
+    Files of other versions count as usable: whoever wrote them may be in use, too. Bundles that
+    others keep in the folder count as files. Processes that have one mapped keep it. Temporary
+    files of killed writers are deleted too, and compiled methods of weights that are not there;
+    others are not counted.
 
     Returns:
         The files that were deleted.

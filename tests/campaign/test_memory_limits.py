@@ -1,0 +1,79 @@
+"""Builds, loads and runs with too little memory, and with more and more of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("narrowpass_xnn_cpu")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's"),
+]
+
+MB = 1 << 20
+ALLOWED = re.compile("right|MemoryError|a clear error: .*", re.DOTALL)
+ACTIONS = ("build", "load", "run")
+FEW = (0, 3, 10, 40, 400)
+MANY = (*range(24), *range(24, 120, 4), *range(120, 401, 20))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    from faults.memory import prepare
+
+    folder = tmp_path_factory.mktemp("memory")
+    prepare(folder)
+    return folder
+
+
+def check(prepared, folder, action, kind, limits):
+    """Try limits in MB; the least must be too little, and the last enough."""
+    from faults import memory
+
+    from narrowpass import Bundle
+    from narrowpass.bundle import verify
+
+    here = str(Path(__file__).parent)
+    paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
+    outcomes = []
+    for more in limits:
+        shutil.copytree(prepared, folder, dirs_exist_ok=True)
+        arguments = [action, str(more * MB), kind, str(folder)]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "faults.memory", *arguments],
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"{more} MB: {done.returncode} {done.stderr[-2000:]}"
+        assert ALLOWED.fullmatch(done.stdout), f"{more} MB: {done.stdout}"
+        outcomes.append(done.stdout)
+        assert verify(folder / "m.narrow") == []
+        found = Bundle.load(folder / "m.narrow").methods["main"].graph.initializers["a"]
+        assert (found.const_value.numpy() == memory.weights()[0]).all()
+        left = {path.name for path in folder.iterdir()} - {"m.onnx", "m.narrow", "cache"}
+        assert left == set()
+    print(action, kind, {limit: text[:40] for limit, text in zip(limits, outcomes, strict=True)})
+    assert outcomes[0] != "right"
+    assert outcomes[-1] == "right"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_some_limits(prepared, tmp_path, action):
+    check(prepared, tmp_path, action, "data", FEW)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["data", "address"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_many_limits(prepared, tmp_path, action, kind):
+    check(prepared, tmp_path, action, kind, MANY)
