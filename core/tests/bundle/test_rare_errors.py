@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 from pathlib import Path
 
 import onnx_ir as ir
@@ -45,6 +46,48 @@ def test_a_disk_that_fails(saved, monkeypatch):
     monkeypatch.setattr(loading.os, "fdopen", opened)
     with pytest.raises(BundleError, match=r"manifest\.json cannot be read: Input/output error"):
         Bundle.load(saved)
+
+
+def test_a_disk_that_fails_when_a_file_is_closed(saved, monkeypatch):
+    class Failing(io.BytesIO):
+        def close(self):
+            super().close()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def opened(descriptor, mode):
+        os.close(descriptor)
+        return Failing(b"{}")
+
+    monkeypatch.setattr(loading.os, "fdopen", opened)
+    with pytest.raises(BundleError, match=r"manifest\.json cannot be read: Input/output error"):
+        Bundle.load(saved)
+
+
+def test_a_folder_whose_closing_fails_is_loaded(saved, monkeypatch):
+    """Nothing was written to it."""
+    close = os.close
+
+    def closing(descriptor):
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        close(descriptor)
+        if is_folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "close", closing)
+    assert list(Bundle.load(saved).methods) == ["main"]
+
+
+def test_a_disk_that_fails_above_the_bundle(saved, tmp_path, monkeypatch):
+    bundle, status = Bundle.load(saved), os.stat
+
+    def failing(path, **more):
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return status(path, **more)
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(UsageError, match=f"the folder {tmp_path} does not exist"):
+        bundle.save(tmp_path / "new")
 
 
 def test_a_path_that_links_to_itself(tmp_path):

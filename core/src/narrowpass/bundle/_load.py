@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -78,12 +79,13 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Read a whole file of the folder. Raises as `open` does."""
-        with os.fdopen(self.open(name), "rb") as file:
-            try:
+        fd = self.open(name)
+        try:
+            with os.fdopen(fd, "rb") as file:
                 return file.read()
-            except OSError as error:
-                text = f"{self.path}: {name} cannot be read: {error.strerror}; check the disk"
-                raise BundleError(text) from error
+        except OSError as error:
+            text = f"{self.path}: {name} cannot be read: {error.strerror}; check the disk"
+            raise BundleError(text) from error
 
     def manifest(self) -> tuple[Manifest, bytes]:
         """Read the manifest, and return its bytes, too.
@@ -360,7 +362,8 @@ def read_retrying(path: str | os.PathLike[str], work: Callable[[Folder], _T]) ->
             if _same(fd, path):
                 break
         finally:
-            os.close(fd)
+            with contextlib.suppress(OSError):  # nothing was written
+                os.close(fd)
     if missing == MANIFEST:
         raise BundleError(f"{shown}: has no {MANIFEST}, so it is not a bundle, or not a whole one")
     raise BundleError(f"{shown}: {missing} is missing; build the bundle again")

@@ -107,7 +107,7 @@ def _resolve(path: str | os.PathLike[str]) -> Path:
         raise UsageError(f"{shown!r} is not a path: {error}") from error
     if not target.name:
         raise UsageError(f"{shown}: is the root folder; choose another folder to write")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):  # noqa: PTH112  # pathlib's raises where the disk fails
         raise UsageError(f"{shown}: the folder {target.parent} does not exist; create it first")
     return target
 

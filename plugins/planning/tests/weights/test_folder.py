@@ -220,6 +220,16 @@ def test_a_folder_that_cannot_be_written(tmp_path, caplog, monkeypatch):
     assert "refused" in record.message
 
 
+def test_a_lock_that_cannot_be_released_is_no_reason_to_fail(tmp_path, monkeypatch):
+    def refuse(self):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(FileLock, "release", refuse)
+    with CacheFile(tmp_path, "k", PACKER).writing() as mine:
+        assert mine
+    monkeypatch.undo()
+
+
 @pytest.mark.usefixtures("warned")
 def test_a_write_that_fails_is_said_once_for_a_folder(tmp_path, caplog, monkeypatch):
     def refuse(path):

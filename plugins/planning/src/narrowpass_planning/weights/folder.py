@@ -152,7 +152,8 @@ class CacheFile:
             yield lock is not None
         finally:
             if lock is not None:
-                lock.release()
+                with contextlib.suppress(OSError):  # it ends with this process
+                    lock.release()
 
     def write(self, entries: Iterable[Entry], kept: PackedFile | None) -> None:
         """Replace the file atomically; log one warning where that fails.
