@@ -17,6 +17,12 @@ _FIRST_WITH_COORDINATES = 11
 _FIRST_WITH_OPERANDS = 11
 """The operator set from which what Pad adds, and the bounds of Clip, are of the data's type."""
 
+_FIRST_WITH_AXIS = 13
+"""The operator set from which Softmax, LogSoftmax and Hardmax are along one axis alone."""
+
+_FIRST_WITH_ZEROS = 14
+"""The operator set from which Reshape has ``allowzero``."""
+
 _SMALL = 4096
 """Bytes of a constant up to which the converter sees its elements: sizes, axes, scales."""
 
@@ -60,6 +66,16 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
         if node.op_type in ("Resize", "Upsample") and before < _FIRST_WITH_COORDINATES
         for value in node.outputs
     }
+    changed = _changed(model.graph.all_nodes(), before, to)
+    flattened = {
+        node.outputs[0].name
+        for node in model.graph.all_nodes()
+        if node.op_type in ("Softmax", "LogSoftmax", "Hardmax")
+        and before < _FIRST_WITH_AXIS
+        and to >= _FIRST_WITH_ZEROS
+    }
+    if before < _FIRST_WITH_AXIS <= to:
+        _flatten_hardmax(model)
     declared = {value.name: (value.type, value.shape) for value in model.graph.outputs}
     weights = _take_weights(model)
     proto = ir.to_proto(model)
@@ -85,13 +101,16 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
             # What was the only way; the converter leaves the newer default.
             _set_text_attribute(node, "coordinate_transformation_mode", "asymmetric")
             _set_text_attribute(node, "nearest_mode", "floor")
+        if node.op_type == "Reshape" and node.outputs[0].name in flattened:
+            # Its target is a shape, whose zeros are sizes.
+            node.attributes["allowzero"] = ir.AttrInt64("allowzero", 1)
     _restore_weights(upgraded, weights, [value.name for value in model.graph.inputs if value.name])
     for value in upgraded.graph.outputs:  # one may be an initializer, too
         value.type, value.shape = declared[value.name]
     imports = [onnx.helper.make_opsetid(d, v) for d, v in upgraded.opset_imports.items()]
     least = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
     upgraded.ir_version = max(upgraded.ir_version, least)
-    return upgraded, _changed(model.graph.all_nodes(), before, to)
+    return upgraded, changed
 
 
 def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
@@ -100,14 +119,53 @@ def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
         return ""
     if node.op_type == "Scan" and before < 9 <= to:
         return "its inputs were others before operator set 9"
-    if node.op_type == "Hardmax" and before < 13 <= to:
-        rank = None if node.inputs[0] is None else node.inputs[0].shape
-        axis = node.attributes.get_int("axis", 1)
-        if axis != -1 and (rank is None or axis != len(rank) - 1):
-            return "it was over all axes from one on before operator set 13"
     if node.op_type == "GroupNormalization" and before < 21 <= to:
         return "its scales were those of groups before operator set 21"
     return ""
+
+
+def _flatten_hardmax(model: ir.Model) -> None:
+    """Write each Hardmax over several axes as one over the rows of a matrix.
+
+    The converter does so for Softmax and LogSoftmax; of Hardmax it changes the version alone.
+    """
+    nodes = list(model.graph.all_nodes())
+    names = {value.name for node in nodes for value in (*node.inputs, *node.outputs) if value}
+    for node in nodes:
+        graph, given = node.graph, node.inputs[0] if node.inputs else None
+        if node.op_type != "Hardmax" or node.domain or given is None or graph is None:
+            continue
+        axis = node.attributes.get_int("axis", 1)
+        if axis == -1 or (given.shape is not None and axis == len(given.shape) - 1):
+            continue
+        result = node.outputs[0]
+        shape, rows, ones = (_named(f"{result.name}_{part}", names) for part in _PARTS)
+        graph.insert_before(
+            node,
+            [
+                ir.Node("", "Shape", [given], outputs=[shape]),
+                ir.Node("", "Flatten", [given], [ir.AttrInt64("axis", axis)], outputs=[rows]),
+                ir.Node("", "Hardmax", [rows], [ir.AttrInt64("axis", 1)], outputs=[ones]),
+            ],
+        )
+        # The node keeps its output, which may be one of the graph.
+        node.op_type = "Reshape"
+        node.attributes.clear()
+        node.resize_inputs(2)
+        node.replace_input_with(0, ones)
+        node.replace_input_with(1, shape)
+
+
+_PARTS = ("shape", "rows", "ones")
+"""Endings of the names of what `_flatten_hardmax` adds."""
+
+
+def _named(name: str, taken: set[str | None]) -> ir.Value:
+    """Return a new value of a name that is not taken, which is then."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return ir.Value(name=name)
 
 
 def _take_type_of_data(node: ir.Node, index: int) -> None:

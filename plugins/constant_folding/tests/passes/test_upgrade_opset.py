@@ -204,8 +204,65 @@ def test_resize_and_grid_sample_coordinates(opset, mode):
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
 
 
+def by_onnxruntime(proto, x):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("axis", [None, 0, 2, -2])
+@pytest.mark.parametrize("sizes", [(2, 3, 5), (0, 3, 5), (2, 3, 0)], ids=str)
+@pytest.mark.parametrize("declared", ["sizes", "nothing"])
+def test_rows_of_several_axes(kind, axis, sizes, declared):
+    """Before operator set 13 a row had all axes from `axis` on; sizes of 0 are no copies."""
+    pytest.importorskip("onnxruntime")
+    given = {} if axis is None else {"axis": axis}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Abs", ["x"], ["y_rows"]),  # a name that is taken
+            helper.make_node(kind, ["y_rows"], ["y"], "rows", **given),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, sizes if declared == "sizes" else None)],
+        [helper.make_tensor_value_info("y", FLOAT, ["d", "e", "f"])],
+    )
+    before = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7)
+    x = floats(*sizes)
+    right = by_onnxruntime(before, x)
+    for version in (13, 22):
+        after_pass = upgraded(before, f"upgrade-opset{{to={version}}}")
+        assert [value.name for value in after_pass.graph.output] == ["y"]
+        if version == 13 and 0 in sizes:
+            continue  # Reshape has no allowzero there
+        got = by_onnxruntime(after_pass, x)
+        assert got.shape == right.shape
+        np.testing.assert_allclose(got, right, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_that_a_body_normalizes():
+    then = helper.make_node("Hardmax", ["x"], ["t"], axis=1)
+    other = helper.make_node("Identity", ["x"], ["e"])
+    bodies = {
+        f"{name}_branch": helper.make_graph(
+            [node], name, [], [helper.make_tensor_value_info(node.output[0], FLOAT, None)]
+        )
+        for name, node in (("then", then), ("else", other))
+    }
+    proto = model([helper.make_node("If", ["c"], ["y"], **bodies)], 11)
+    proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    after_pass = upgraded(proto)
+    x = floats(2, 3, 8, 8)
+    (got,) = ReferenceEvaluator(after_pass).run(None, {"x": x, "c": np.array(True)})
+    rows = x.reshape(2, -1)
+    right = rows == rows.max(axis=1, keepdims=True)
+    np.testing.assert_array_equal(got, right.astype(np.float32).reshape(x.shape))
+
+
 REFUSED = {
-    "it was over all axes": (11, helper.make_node("Hardmax", ["x"], ["y"], axis=1)),
     "its scales were those of groups": (
         18,
         helper.make_node("GroupNormalization", ["x", "s", "s"], ["y"], num_groups=1),

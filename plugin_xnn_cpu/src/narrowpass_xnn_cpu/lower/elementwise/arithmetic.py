@@ -283,14 +283,12 @@ def _binary(op: Op, builder: Builder) -> None:
     output = op.output
     rank = max(builder.rank(value) for value in values)
     perm = common_layout(builder, values, rank)
-    if len(values) == 1:
-        builder.alias(output, builder.slot_of(values[0], perm), perm)
-        return
-    if _is_typed(op, builder.facts):
+    if len(values) > 1 and _is_typed(op, builder.facts):
         fold_pairs(builder, values, output, "add" if op.kind == "Sum" else op.kind.lower())
         return
     kind = _BINARY[op.kind]
-    slot = operand(builder, values[0], perm)
+    single = len(values) == 1
+    slot = builder.slot_of(values[0], perm) if single else operand(builder, values[0], perm)
     for index, value in enumerate(values[1:], start=2):
         last = index == len(values)
         other = operand(builder, value, perm)
