@@ -22,14 +22,16 @@ pytest.importorskip("narrowpass_xnn_cpu")
 from differential.__main__ import Campaign
 from differential.builder import random_case
 from differential.cases import Case
-from differential.doubts import EVALUATOR, is_doubtful
+from differential.doubts import ACCUMULATING, EVALUATOR, is_doubtful
+from differential.elements import TYPES
 from differential.known import known_findings, reason_for
-from differential.oracles import PHASE, judge, run_evaluator
+from differential.oracles import PHASE, judge, run_evaluator, run_onnxruntime
 from differential.recipes import RECIPES, WITHOUT
+from differential.rounding import is_rounding
 from differential.shrink import shrunk
 from differential.slices import OPERATORS, findings_of, run_slice
-from differential.subjects import Finding, available
-from differential.upstream import operations
+from differential.subjects import Finding, Sizes, available
+from differential.upstream import operations, part_of
 
 pytestmark = pytest.mark.once
 
@@ -189,6 +191,14 @@ def test_a_doubt_is_about_a_type(dtype, doubtful):
     assert not is_doubtful(model, "z")
 
 
+def test_an_operator_may_have_two_doubts():
+    model = parsed(
+        "y = ReduceL1(x) z = ReduceL1(w)", "bfloat16[2] x, float[2] w", "float y, float z"
+    )
+    assert is_doubtful(model, "y")
+    assert not is_doubtful(model, "z")
+
+
 def test_oracles_that_are_apart_decide_each_about_their_outputs():
     """The evaluator returns int64 for int32; that says nothing about the other output."""
     body = "y = ReduceSumSquare(x) z = Neg(w)"
@@ -199,6 +209,59 @@ def test_oracles_that_are_apart_decide_each_about_their_outputs():
     assert verdict.alone == {"y"}
     assert verdict.candidates["onnx"].keys() == {"z"}
     assert verdict.apart == {}
+
+
+def test_an_oracle_is_asked_about_the_outputs_that_it_runs():
+    """Neither runs all: onnxruntime lacks PRelu of bfloat16, and what follows MaxRoiPool counts."""
+    roi = "y = MaxRoiPool<pooled_shape = [1, 1]>(x, r) z = Neg(x)"
+    model = parsed(
+        f"{roi} a = PRelu(b, b)",
+        "float[1,1,2,2] x, float[1,5] r, bfloat16[1] b",
+        "float[1,1,1,1] y, float[1,1,2,2] z, bfloat16[1] a",
+    )
+    feeds = {
+        "x": np.float32([[[[1, 2], [3, 4]]]]),
+        "r": np.float32([[0, 0, 0, 1, 1]]),
+        "b": np.ones(1, TYPES["bfloat16"]),
+    }
+    verdict = judge(model, feeds)
+    assert verdict.candidates["onnxruntime"].keys() == {"y", "z"}
+    assert verdict.candidates["onnx"].keys() == {"z", "a"}
+    assert verdict.values.keys() == {"y", "z", "a"}
+    assert verdict.apart == {}
+    assert not verdict.both
+    assert judge(part_of(model, "z"), {"x": feeds["x"]}).both
+
+
+def test_scalars_of_bfloat16_stay_scalars():
+    model = parsed("y = IsNaN(x)", "bfloat16 x", "bool y", opset=20)
+    found = run_onnxruntime(model, {"x": np.array(1, TYPES["bfloat16"])})
+    assert found is None or found["y"].shape == ()
+
+
+def test_sizes_that_change_ranks_are_left_out():
+    """The declared output has two axes: int64[M] may hold 2 sizes, and no others."""
+    model = parsed("y = ConstantOfShape(x)", "int64[M] x", "float[1,2] y")
+    case = Case(model, {"x": np.int64([1, 2])}, {"M": 2})
+    assert Sizes(case).judged() == []
+    for subject in available()[0]:
+        assert findings_of(case, subject) == []
+    model = parsed("y = Neg(x)", "float[M] x", "float[M] y")
+    assert len(Sizes(Case(model, {"x": np.float32([1, 2])}, {"M": 2})).judged()) == 2
+
+
+def test_rounding_is_no_finding():
+    """Asin is steep where Tanh is almost 1: an ulp there is 300 of the result."""
+    model = parsed("t = Tanh(x) y = Asin(t) z = Sin(x)", "float[2] x", "float[2] y, float[2] z")
+    case = Case(model, {"x": np.float32([6, 9])})
+    values = run_evaluator(model, case.feeds)
+    assert is_rounding(case, "y", values["y"] - np.float32(2e-4), values["y"])
+    assert not is_rounding(case, "y", values["y"] - np.float32(2e-2), values["y"])
+    assert not is_rounding(case, "z", values["z"] - np.float32(2e-4), values["z"])
+    # What jumps reads inputs, which nothing moves.
+    jump = Case(parsed("y = Floor(x)", "float[2] x", "float[2] y"), {"x": np.float32([1, 2])})
+    assert not is_rounding(jump, "y", np.float32([0, 2]), np.float32([1, 2]))
+    assert not is_rounding(jump, "y", np.float32([np.nan, 2]), np.float32([1, 2]))
 
 
 def test_a_known_finding_is_about_its_node():
@@ -227,4 +290,4 @@ def test_known_findings_say_what_they_are_about():
 
 
 def test_doubts_have_reasons():
-    assert all(doubt.reason for doubt in EVALUATOR.values())
+    assert all(doubt.reason for doubt in (*EVALUATOR.values(), *ACCUMULATING.values()))

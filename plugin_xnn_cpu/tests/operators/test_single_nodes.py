@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from oracle_kit import expected_outputs
 from xnn_kit import check, compile_model, feeds_for, one_node
@@ -278,6 +279,37 @@ def test_prelu(slope):
 def test_sum_of_three():
     check(one_node("Sum", [[3, 4], [4], [3, 1]]))
     check(one_node("Sum", [[3, 4]]))
+
+
+ALONE = {
+    **{kind: f"h = {kind}(x)" for kind in ("Sum", "Max", "Min", "Mean", "Identity", "Dropout")},
+    "Concat": "h = Concat<axis = 1>(x)",
+    "ReduceMean": "axes = Constant<value_ints = [2]>() h = ReduceMean(x, axes)",
+    "Pow": "one = Constant<value_float = 1.0>() h = Pow(x, one)",
+    "AveragePool": "h = AveragePool<kernel_shape = [1]>(x)",
+    "Tile": "times = Constant<value_ints = [1, 1, 1]>() h = Tile(x, times)",
+    "Expand": "shape = Constant<value_ints = [2, 3, 1]>() h = Expand(x, shape)",
+}
+AFTER = {
+    "Relu": "y = Relu(h)",
+    "Clip": "y = Clip(h, low, high)",
+    "Clip from below": "y = Clip(h, low)",
+    "Relu of a Sum": "i = Sum(h) y = Relu(i)",
+    "SiLU": "i = Sigmoid(h) y = Mul(h, i)",
+    **{f: f"y = {f}(h)" for f in ("LeakyRelu", "HardSwish", "Sigmoid", "Gelu", "Tanh", "Elu")},
+    "residual": "i = Add(h, x) y = Relu(i)",
+}
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("alone", ALONE)
+def test_activations_behind_what_returns_its_operand(alone, after):
+    """The activation that is fused stays where the operation before it is none."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20]> g (float[2,3,1] x) => (float[2,3,1] y)
+        <float low = {{-0.25}}, float high = {{0.5}}> {{ {ALONE[alone]} {AFTER[after]} }}"""
+    )
+    check(model)
 
 
 @pytest.mark.parametrize(

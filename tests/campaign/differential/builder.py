@@ -19,6 +19,7 @@ from differential.draft import Draft, UnfitError
 from differential.elements import Array
 from differential.oracles import run_nodes
 from differential.traits import DISCONTINUOUS, EXACT
+from differential.upstream import read_by
 
 OPSETS = {"": range(8, onnx.defs.onnx_opset_version() + 1), "ai.onnx.ml": range(1, 6)}
 """Versions of the domains that are drawn, the first from the oldest that both oracles know."""
@@ -210,20 +211,6 @@ class Builder:
         imports = [i for i in self.opset_imports() if i.domain in used or self.parent]
         model = helper.make_model(graph, opset_imports=imports, ir_version=10)
         return Case(model, dict(self.feeds), sizes, self.slack)
-
-
-def read_by(node: onnx.NodeProto) -> list[str]:
-    """Return the names that a node reads, those that its subgraphs capture included."""
-    found = [name for name in node.input if name]
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            graph = attribute.g
-            own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-            own |= {name for inner in graph.node for name in inner.output}
-            inner_reads = [name for inner in graph.node for name in read_by(inner)]
-            inner_reads += [v.name for v in graph.output]
-            found += [name for name in inner_reads if name not in own]
-    return list(dict.fromkeys(found))
 
 
 def ordinary(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 from differential.doubts import is_doubtful
 from differential.elements import TYPES, Array, is_float
+from differential.upstream import part_of
 
 Values = dict[str, Any]
 
@@ -65,10 +66,11 @@ def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Values 
     try:
         for name, array in feeds.items():
             if isinstance(array, np.ndarray) and array.dtype == TYPES["bfloat16"]:
-                value = runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(
-                    np.ascontiguousarray(array).view(np.uint16), onnx.TensorProto.BFLOAT16
+                # ascontiguousarray turns scalars into vectors.
+                bits = np.ascontiguousarray(array).view(np.uint16).reshape(array.shape)
+                given[name] = runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                    bits, onnx.TensorProto.BFLOAT16
                 )
-                given[name] = value
             else:
                 given[name] = array
         session = runtime.InferenceSession(
@@ -129,14 +131,25 @@ class Verdict:
 
     Attributes:
         candidates: the outputs of each oracle that ran, by its name, without those of onnx's
-            evaluator that are doubtful: all of it where it ran alone, what differs where both ran.
+            evaluator that are doubtful: all of them where it ran alone, those that differ where
+            both ran. One that refuses a model has the outputs of which it runs what they need.
         apart: how they differ, by the outputs about which both count.
         alone: outputs about which onnxruntime decides, as they differ and are doubtful.
+        both: whether each oracle has all outputs.
     """
 
     candidates: dict[str, Values]
     apart: Mapping[str, str] = field(default_factory=dict)
     alone: frozenset[str] = frozenset()
+    both: bool = False
+
+    @property
+    def values(self) -> Values:
+        """All outputs that an oracle has, onnxruntime's where both have one."""
+        found: Values = {}
+        for outputs in reversed(self.candidates.values()):
+            found.update(outputs)
+        return found
 
 
 def difference(got: Any, expected: Any, tolerance: float | None, slack: float = 0.0) -> str:
@@ -203,20 +216,32 @@ def differences(
 def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0) -> Verdict:
     """Ask both oracles; onnx's evaluator decides nothing alone where it may be wrong."""
     logging.disable(logging.WARNING)
-    candidates = {}
-    for name, run in (("onnxruntime", run_onnxruntime), ("onnx", run_evaluator)):
-        found = run(model, feeds)
-        if found is not None:
-            candidates[name] = found
-    if "onnx" not in candidates:
-        return Verdict(candidates)
-    other = candidates["onnx"]
-    if "onnxruntime" not in candidates:
-        sure = {name: value for name, value in other.items() if not is_doubtful(model, name)}
-        return Verdict({"onnx": sure} if sure else {})
-    apart = differences(other, candidates["onnxruntime"], None, slack)
-    alone = frozenset(name for name in apart if is_doubtful(model, name))
-    candidates["onnx"] = {name: value for name, value in other.items() if name not in alone}
+    runtime = _outputs(run_onnxruntime, model, feeds)
+    other = _outputs(run_evaluator, model, feeds)
+    shared = {name: value for name, value in runtime.items() if name in other}
+    apart = differences(other, shared, None, slack)
+    doubtful = {n for n in other if (n in apart or n not in shared) and is_doubtful(model, n)}
+    sure = {name: value for name, value in other.items() if name not in doubtful}
     return Verdict(
-        candidates, {name: text for name, text in apart.items() if name not in alone}, alone
+        {name: found for name, found in (("onnxruntime", runtime), ("onnx", sure)) if found},
+        {name: text for name, text in apart.items() if name not in doubtful},
+        frozenset(doubtful & apart.keys()),
+        len(shared) == len(model.graph.output),
     )
+
+
+def _outputs(
+    run: Callable[[onnx.ModelProto, Mapping[str, Any]], Values | None],
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+) -> Values:
+    """Return what an oracle says; output by output where it does not run the whole model."""
+    found = run(model, feeds)
+    if found is not None or len(model.graph.output) == 1:
+        return found or {}
+    found = {}
+    for output in model.graph.output:
+        part = part_of(model, output.name)
+        given = {value.name: feeds[value.name] for value in part.graph.input}
+        found.update(run(part, given) or {})
+    return found

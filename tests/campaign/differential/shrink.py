@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from differential.builder import read_by
 from differential.cases import Case
 from differential.elements import Array
 from differential.oracles import run_nodes
+from differential.upstream import read_by
 
 Fails = Callable[[Case], bool]
 

@@ -55,6 +55,41 @@ def operations(model: onnx.ModelProto, output: str | None = None) -> list[Operat
     return found
 
 
+def read_by(node: onnx.NodeProto) -> list[str]:
+    """Return the names that a node reads, those that its subgraphs capture included."""
+    found = [name for name in node.input if name]
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            graph = attribute.g
+            own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+            own |= {name for inner in graph.node for name in inner.output}
+            inner_reads = [name for inner in graph.node for name in read_by(inner)]
+            inner_reads += [v.name for v in graph.output]
+            found += [name for name in inner_reads if name not in own]
+    return list(dict.fromkeys(found))
+
+
+def part_of(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
+    """Return a model with what one output depends on, and nothing else."""
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    whole, wanted, kept = model.graph, {output}, []
+    for node in reversed(whole.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(read_by(node))
+    found = {
+        "node": kept[::-1],
+        "input": [value for value in whole.input if value.name in wanted],
+        "initializer": [tensor for tensor in whole.initializer if tensor.name in wanted],
+        "output": [value for value in whole.output if value.name == output],
+    }
+    for field, those in found.items():
+        part.graph.ClearField(field)
+        getattr(part.graph, field).extend(those)
+    return part
+
+
 def _with_bodies(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """Yield a node and those of its bodies, all the way down."""
     yield node
