@@ -421,3 +421,6 @@ def test_batch_normalization():
     given = [[2, 3, 4, 5], floats(3), floats(3), floats(3), np.abs(floats(3))]
     check(one_node("BatchNormalization", given))
     check(one_node("BatchNormalization", [[2, 3], *given[1:]]))
+    # A vector is a batch of one channel.
+    check(one_node("BatchNormalization", [[7], floats(1), floats(1), floats(1), np.ones(1, "f")]))
+    check(one_node("BatchNormalization", [[7], [1], [1], [1], np.ones(1, "f")]))

@@ -82,8 +82,8 @@ def layer_norm(d: Draft) -> None:
 @TABLE.add("InstanceNormalization GroupNormalization BatchNormalization")
 def channel_norm(d: Draft) -> None:
     name = d.schema.name
-    x = d.take(3 if name != "BatchNormalization" else 2, 5, fits=lambda a: 0 not in a.shape)
-    channels = x.shape[1]
+    x = d.take(3 if name != "BatchNormalization" else 1, 5, fits=lambda a: 0 not in a.shape)
+    channels = x.shape[1] if x.ndim > 1 else 1
     count = channels
     if name == "GroupNormalization":
         groups = d.pick(*[n for n in range(1, channels + 1) if channels % n == 0])

@@ -58,14 +58,15 @@ class Affine(Computation):
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *others = shapes
-        channels = shape[-1] if self.channels_last else shape[1]
+        # A vector is a batch of one channel.
+        images = (*shape, 1) if len(shape) == 1 else shape
+        channels = images[-1] if self.channels_last else images[1]
         if any(other != (channels,) for other in others):
             raise BackendError(
                 f"its parameters are not of the {channels} channels of {list(shape)}"
             )
         if not elements(shape):
             return Run(shape)
-        images = (1, *shape) if len(shape) == 1 else shape
         params = elem_kernels.affine(images, self.limits, channels_last=self.channels_last)
         return Run(shape, "NP_AFFINE", params=params)
 
