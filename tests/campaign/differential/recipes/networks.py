@@ -90,15 +90,20 @@ def pool(d: Draft) -> None:
     inner = x.shape[2:]
     kernel = [d.pick(*[k for k in (1, 2, 3) if k <= size]) for size in inner]
     d.set("kernel_shape", kernel)
-    d.set("strides", [d.pick(1, 2, 3) for _ in inner])
+    strides = [d.pick(1, 2, 3) for _ in inner]
     dilated = d.chance(0.2) and "dilations" in d.schema.attributes
     if dilated:
         fits = [2 if (k - 1) * 2 + 1 <= s else 1 for k, s in zip(kernel, inner, strict=True)]
         d.set("dilations", fits)
     if d.chance(0.2) and not dilated:
-        d.set("auto_pad", d.pick("SAME_UPPER", "SAME_LOWER", "VALID"))
+        padding = d.pick("SAME_UPPER", "SAME_LOWER", "VALID")
+        d.set("auto_pad", padding)
+        if padding != "VALID":
+            # Beyond the kernel both oracles have negative pads, ONNX's shape inference has none.
+            strides = [min(pair) for pair in zip(strides, kernel, strict=True)]
     else:
         d.set("pads", [d.random.randrange(k) for k in kernel + kernel])
+    d.set("strides", strides)
     d.maybe("ceil_mode", 0, 1)
     d.maybe("count_include_pad", 0, 1)
     d.maybe("p", 1, 2)
