@@ -157,7 +157,7 @@ def _flatten_hardmax(model: ir.Model) -> None:
 
 
 _PARTS = ("shape", "rows", "ones")
-"""Endings of the names of what `_flatten_hardmax` adds."""
+"""What the names of the values end with that `_flatten_hardmax` adds."""
 
 
 def _named(name: str, taken: set[str | None]) -> ir.Value:
