@@ -47,7 +47,7 @@ def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
         for seed in range(first, first + count):
             PHASE.seed = seed
             PHASE("drawing")
-            signal.alarm(120)  # what hangs dies of it, and its state says where
+            _limit(120, 1200)  # what hangs dies of it, and its state says where
             case = random_case(seed, OPERATORS)
             if case is None:
                 counts[NOTHING] = counts.get(NOTHING, 0) + 1
@@ -59,8 +59,17 @@ def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
                 apart[name] = apart.get(name, 0) + 1
             if seed % 50 == 0:
                 _write(result, seed + 1, counts, apart, found)
-    signal.alarm(0)
+    _limit(0, 0)
     _write(result, first + count, counts, apart, found)
+
+
+def _limit(computing: int, waiting: int) -> None:
+    """End the process after seconds of its processor time, or of time where it waits; 0 for never.
+
+    Time alone would end what only had to wait for a processor that other work shared.
+    """
+    signal.setitimer(signal.ITIMER_PROF, computing)
+    signal.alarm(waiting)
 
 
 def _write(
