@@ -246,6 +246,11 @@ def test_sizes_that_change_ranks_are_left_out():
     assert Sizes(case).judged() == []
     for subject in available()[0]:
         assert findings_of(case, subject) == []
+    # An oracle that runs what an output needs may refuse the rest.
+    body = "z = Neg(x) s = Reshape(w, x)"
+    model = parsed(body, "int64[M] x, float[2] w", "int64[M] z")
+    case = Case(model, {"x": np.int64([2, 1]), "w": np.ones(2, "f")}, {"M": 2})
+    assert Sizes(case).judged() == []
     model = parsed("y = Neg(x)", "float[M] x", "float[M] y")
     assert len(Sizes(Case(model, {"x": np.float32([1, 2])}, {"M": 2})).judged()) == 2
 

@@ -85,6 +85,7 @@ _NARROW = Doubt("accumulates in the type of the data", types=("bfloat16",))
 
 ACCUMULATING: Mapping[str, Doubt] = dict.fromkeys(
     (
+        "CumProd",
         "CumSum",
         "GlobalAveragePool",
         "ReduceL1",
@@ -93,6 +94,7 @@ ACCUMULATING: Mapping[str, Doubt] = dict.fromkeys(
         "ReduceProd",
         "ReduceSum",
         "ReduceSumSquare",
+        "Softmax",
     ),
     _NARROW,
 )

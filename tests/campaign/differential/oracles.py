@@ -135,7 +135,7 @@ class Verdict:
             both ran. One that refuses a model has the outputs of which it runs what they need.
         apart: how they differ, by the outputs about which both count.
         alone: outputs about which onnxruntime decides, as they differ and are doubtful.
-        both: whether each oracle has all outputs.
+        both: whether each oracle runs the whole model, with nodes that no output needs.
     """
 
     candidates: dict[str, Values]
@@ -216,8 +216,9 @@ def differences(
 def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0) -> Verdict:
     """Ask both oracles; onnx's evaluator decides nothing alone where it may be wrong."""
     logging.disable(logging.WARNING)
-    runtime = _outputs(run_onnxruntime, model, feeds)
-    other = _outputs(run_evaluator, model, feeds)
+    whole = [run(model, feeds) for run in (run_onnxruntime, run_evaluator)]
+    runtime = _by_output(run_onnxruntime, model, feeds) if whole[0] is None else whole[0]
+    other = _by_output(run_evaluator, model, feeds) if whole[1] is None else whole[1]
     shared = {name: value for name, value in runtime.items() if name in other}
     apart = differences(other, shared, None, slack)
     doubtful = {n for n in other if (n in apart or n not in shared) and is_doubtful(model, n)}
@@ -226,20 +227,19 @@ def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0
         {name: found for name, found in (("onnxruntime", runtime), ("onnx", sure)) if found},
         {name: text for name, text in apart.items() if name not in doubtful},
         frozenset(doubtful & apart.keys()),
-        len(shared) == len(model.graph.output),
+        None not in whole,
     )
 
 
-def _outputs(
+def _by_output(
     run: Callable[[onnx.ModelProto, Mapping[str, Any]], Values | None],
     model: onnx.ModelProto,
     feeds: Mapping[str, Array],
 ) -> Values:
-    """Return what an oracle says; output by output where it does not run the whole model."""
-    found = run(model, feeds)
-    if found is not None or len(model.graph.output) == 1:
-        return found or {}
-    found = {}
+    """Return what an oracle says that does not run a model, but may run what an output needs."""
+    found: Values = {}
+    if len(model.graph.output) == 1:
+        return found
     for output in model.graph.output:
         part = part_of(model, output.name)
         given = {value.name: feeds[value.name] for value in part.graph.input}

@@ -34,8 +34,8 @@ class Evaluator(ReferenceEvaluator):
         self._dead_after = _dead_values(self.nodes_, frozenset(self.output_names_))
 
     def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Callable[..., Any]:
-        ours = replacement(node.domain, node.op_type, self.opsets.get(node.domain, 0))
         try:
+            ours = replacement(node.domain, node.op_type, self.opsets.get(node.domain, 0))
             found = ours or super()._load_impl(node, input_types)
         except RuntimeContextError:
             # Types known when it runs are exact; declared ones may lack ranks.

@@ -22,6 +22,7 @@ from narrowpass_reference.operators.learning import (
     TreeEnsemble,
     TreeEnsembleRegressor,
 )
+from narrowpass_reference.operators.narrow import ACCUMULATING, accumulating, widened
 from narrowpass_reference.operators.normalization import LayerNormalization, RMSNormalization
 from narrowpass_reference.operators.numeric import (
     GatherElements,
@@ -114,7 +115,8 @@ class CoercingSoftmax(OpRun):
         flat = data.reshape(rows, columns)
         if self.op_type == "LogSoftmax":
             return (log_softmax(flat, 1).reshape(data.shape),)
-        return (load_op("", self.op_type).eval(flat, axis=1).reshape(data.shape),)
+        result = load_op("", self.op_type).eval(widened(flat), axis=1)
+        return (result.reshape(data.shape).astype(data.dtype, copy=False),)
 
 
 class BatchNormalization(OpRun):
@@ -283,9 +285,11 @@ def replacement(domain: str, op_type: str, version: int) -> type[OpRun] | None:
     """Return the class to use in place of onnx's, or None where onnx's is right."""
     if domain == "ai.onnx.ml":
         return _REPLACED_LEARNING.get(op_type)
-    if domain or op_type not in _REPLACED:
+    if domain:
         return None
-    found, first, end = _REPLACED[op_type]
-    if version >= end:
-        return _REPLACED_LATER.get(op_type)
-    return found if first <= version else None
+    found, first, end = _REPLACED.get(op_type, (None, 0, 0))
+    if found is not None and first <= version < end:
+        return found
+    if op_type in ACCUMULATING:
+        return accumulating(op_type, version)
+    return _REPLACED_LATER.get(op_type) if version >= end else None

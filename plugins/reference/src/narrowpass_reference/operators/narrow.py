@@ -1,0 +1,58 @@
+"""Operators that accumulate: in float32 where the data has 16 bits, which lose terms.
+
+onnx's evaluator adds up in the type of the data: a bfloat16 of 256 takes no term below 1 any more.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops import load_op
+
+Array = np.ndarray[Any, Any]
+
+ACCUMULATING = frozenset(
+    (
+        "CumProd",
+        "CumSum",
+        "GlobalAveragePool",
+        "InstanceNormalization",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceMean",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Softmax",
+    )
+)
+"""Operators of the default domain that `accumulating` replaces."""
+
+_NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+def widened(data: Array) -> Array:
+    """Return floats of 16 bits as float32, and other data as it is."""
+    return data.astype(np.float32) if data.dtype in _NARROW else data
+
+
+class _Float32:
+    """Computes what the class behind it does, in float32 where its first operand is narrower."""
+
+    def _run(self, data: Array, *others: Any, **attributes: Any) -> tuple[Any, ...]:
+        run: Any = super()._run  # type: ignore[misc]  # of the class behind
+        results: tuple[Any, ...] = run(widened(data), *others, **attributes)
+        return tuple(np.asarray(each).astype(data.dtype, copy=False) for each in results)
+
+
+@cache
+def accumulating(op_type: str, version: int) -> type[OpRun]:
+    """Return onnx's class of an operator that accumulates in float32."""
+    theirs = load_op("", op_type, version)
+    # By its name, which has the version, the base class looks up which attributes there are.
+    found: type[OpRun] = type(theirs.__name__, (_Float32, theirs), {})
+    return found
