@@ -92,7 +92,6 @@ SOME = [
     ("reading", "pread", "short"),
     ("compiling", "own", "ENOMEM"),
     ("filling", "own", "ENOMEM"),
-    ("filling", "clock", "ahead"),
     ("filling", "lock", "ENOLCK"),
     ("measuring", "pwrite", "EIO"),
     ("measuring", "pwrite", "kill"),

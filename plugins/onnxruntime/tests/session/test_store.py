@@ -274,3 +274,13 @@ def test_a_clock_that_jumps(cache, path, tmp_path, monkeypatch, years):
     check(path, session=session)
     check(path)
     assert len(kept(cache)) == 2
+
+
+@pytest.mark.parametrize(("age", "left"), [(0, True), (4000, False)])
+def test_a_note_that_a_killed_process_was_writing(cache, path, age, left):
+    cache.mkdir(parents=True, mode=0o700)
+    half = cache / ".narrowpass-0123.tmp"
+    half.touch()
+    os.utime(half, (0, time.time() - age))
+    check(path)
+    assert half.exists() == left

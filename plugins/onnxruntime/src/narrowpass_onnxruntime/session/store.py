@@ -7,6 +7,7 @@ built from. Packed weights and compiled methods are kept by the backend.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -22,7 +23,7 @@ from typing import Any
 from narrowpass.bundle import Bundle
 from narrowpass.driver import open_bundle
 from narrowpass.errors import NarrowpassError
-from narrowpass_ir.files import replacing_file
+from narrowpass_ir.files import TEMPORARY, is_left_behind, replacing_file
 from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.session.metadata import Interface
 from narrowpass_planning.weights import chosen_folder
@@ -106,6 +107,10 @@ class Store:
         }
         with replacing_file(self._folder / f"{self._prefix}{_NOTE}") as file:
             file.write(json.dumps(document).encode())
+        for path in self._folder.glob(TEMPORARY):
+            with contextlib.suppress(OSError):
+                if is_left_behind(path):
+                    path.unlink()
         for prefix in self._unused():
             for path in self._folder.glob(f"{prefix}*"):
                 _delete(path)
