@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from xnn_kit import check, compile_model
+from xnn_kit import check, compile_model, one_node
 
 RNG = np.random.default_rng(13)
 
@@ -85,6 +85,12 @@ def test_functions_of_unknown_rank(kind):
 def test_softmax_of_unknown_rank(kind, opset, axis):
     feeds = {"x": RNG.standard_normal(24).astype(np.float32), "shape": np.array([2, 3, 4])}
     numpy_alone(of_unknown_rank(kind, opset, axis=axis), feeds, 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("opset", [11, 13])
+def test_softmax_of_nothing(kind, opset):
+    check(one_node(kind, [np.zeros((2, 0), np.float32)], opset, axis=1), {}, native=None)
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -134,6 +134,8 @@ def softmax(op: Op) -> Kernel:
     axis = op.get("axis", 1 if whole else -1)
 
     def run(x: Array) -> Array:
+        if not x.size:
+            return x  # rows of nothing have no maximum
         first = axis % x.ndim
         axes = tuple(range(first, x.ndim)) if whole else (first,)
         if op.kind == "Hardmax":
