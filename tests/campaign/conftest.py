@@ -5,4 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Return the folder of the library that lets calls fail."""
+    from faults.shim import build
+
+    folder = tmp_path_factory.mktemp("faults")
+    reason = build(folder)
+    if reason:
+        pytest.skip(reason)
+    return folder
