@@ -22,7 +22,7 @@ from narrowpass_reference.operators.learning import (
     TreeEnsemble,
     TreeEnsembleRegressor,
 )
-from narrowpass_reference.operators.narrow import ACCUMULATING, accumulating, upcast
+from narrowpass_reference.operators.narrow import ACCUMULATING, accumulating
 from narrowpass_reference.operators.normalization import LayerNormalization, RMSNormalization
 from narrowpass_reference.operators.numeric import (
     GatherElements,
@@ -115,8 +115,7 @@ class CoercingSoftmax(OpRun):
         flat = data.reshape(rows, columns)
         if self.op_type == "LogSoftmax":
             return (log_softmax(flat, 1).reshape(data.shape),)
-        result = load_op("", self.op_type).eval(upcast(flat, self.op_type), axis=1)
-        return (result.reshape(data.shape).astype(data.dtype, copy=False),)
+        return (load_op("", self.op_type).eval(flat, axis=1).reshape(data.shape),)
 
 
 class BatchNormalization(OpRun):
