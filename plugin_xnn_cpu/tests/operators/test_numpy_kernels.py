@@ -90,7 +90,8 @@ def test_softmax_of_unknown_rank(kind, opset, axis):
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize("opset", [11, 13])
 def test_softmax_of_nothing(kind, opset):
-    check(one_node(kind, [np.zeros((2, 0), np.float32)], opset, axis=1), {}, native=None)
+    model = one_node(kind, [np.zeros((2, 0), np.float32)], opset, axis=1)
+    check(model, {}, native=None, oracle="onnxruntime")  # onnx's evaluator fails for LogSoftmax
 
 
 @pytest.mark.parametrize("order", [1, 2])
