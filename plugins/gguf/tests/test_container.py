@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 
+import gguf
 import pytest
 
 from narrowpass_gguf.container import check_header
 from narrowpass_gguf.importer import GgufImporter
+from narrowpass_gguf.metadata import Metadata
+from narrowpass_gguf.tokenizer import Special, tokenizer_json
 from narrowpass_ir.errors import ModelError
 
 HEAD = b"GGUF" + struct.pack("<I", 3)
@@ -92,3 +95,29 @@ def test_other_versions_are_left_to_the_reader(tmp_path):
     check_header(str(path))
     with pytest.raises(ModelError, match="version 1"):
         GgufImporter().load(str(path))
+
+
+LISTS = {
+    "tokens": ([1, 2, 3], "tokens' has 1, which is no str"),
+    "merges": ([7, 8], "merges' has 7, which is no str"),
+    "token_type": (["a"] * 8, "token_type' has 'a', which is no int"),
+    "scores": (["a"] * 8, "scores' has 'a', which is no float"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_another_type_are_refused(name, tmp_path):
+    values, message = LISTS[name]
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    fields = {"tokens": ["a"] * 8, "merges": ["a a"], "token_type": [1] * 8, "scores": [0.5] * 8}
+    for key, value in {**fields, name: values}.items():
+        writer.add_array(f"tokenizer.ggml.{key}", value)
+    writer.add_string("tokenizer.ggml.model", "llama" if name == "scores" else "gpt2")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    metadata = Metadata.read(str(path))
+    with pytest.raises(ModelError, match=message):
+        tokenizer_json(metadata, Special.of(metadata))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -98,4 +99,16 @@ class Metadata:
         if value is not default and not isinstance(value, kind):
             raise ModelError(f"field {key!r} is {value!r:.60}, and no {kind.__name__}")
         found: T = value
+        return found
+
+    def items(self, key: str, kind: type[T], default: Sequence[T] = _REQUIRED) -> list[T]:
+        """Return a field that is a list of one type; see `get`.
+
+        Raises:
+            ModelError: the file lacks it and there is no default, or it has others.
+        """
+        found: list[Any] = self.get(key, list, default)  # type: ignore[arg-type]
+        kinds: Any = (float, int) if kind is float else kind
+        if odd := [item for item in found if not isinstance(item, kinds)]:
+            raise ModelError(f"field {key!r} has {odd[0]!r:.60}, which is no {kind.__name__}")
         return found

@@ -50,7 +50,7 @@ class Special:
     @classmethod
     def of(cls, metadata: Metadata) -> Special:
         """Read them from a file."""
-        tokens = metadata.get("tokenizer.ggml.tokens", list, [])
+        tokens = metadata.items("tokenizer.ggml.tokens", str, [])
 
         def index(name: str) -> int | None:
             found = metadata.get(f"tokenizer.ggml.{name}_token_id", int, -1)
@@ -97,7 +97,7 @@ def tokenizer_json(metadata: Metadata, special: Special) -> dict[str, Any] | str
 
 
 def _types(metadata: Metadata, special: Special) -> list[int]:
-    types: list[int] = metadata.get("tokenizer.ggml.token_type", list, [])
+    types = metadata.items("tokenizer.ggml.token_type", int, [])
     if types and len(types) != len(special.tokens):
         raise ModelError(f"has {len(special.tokens)} tokens, and types of {len(types)}")
     return types or [_NORMAL] * len(special.tokens)
@@ -153,7 +153,7 @@ def _bytes(metadata: Metadata, special: Special) -> dict[str, Any] | str:
             f"how {name!r} splits a text is not known (known are {known}); take the tokenizer of "
             "the original model"
         )
-    merges = metadata.get("tokenizer.ggml.merges", list)
+    merges = metadata.items("tokenizer.ggml.merges", str)
     pairs = [merge.split(" ") for merge in merges]
     if any(len(pair) != 2 for pair in pairs):
         raise ModelError("has a merge that is no pair of tokens")
@@ -229,7 +229,7 @@ def _model(
 
 def _pieces(metadata: Metadata, special: Special) -> dict[str, Any]:
     """Return SentencePiece's BPE."""
-    scores = metadata.get("tokenizer.ggml.scores", list)
+    scores = metadata.items("tokenizer.ggml.scores", float)
     if len(scores) != len(special.tokens):
         raise ModelError(f"has {len(special.tokens)} tokens, and scores of {len(scores)}")
     vocabulary = _vocabulary(special.tokens)
