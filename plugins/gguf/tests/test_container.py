@@ -110,7 +110,8 @@ def test_lists_of_another_type_are_refused(name, tmp_path):
     values, message = LISTS[name]
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(str(path), "llama")
-    fields = {"tokens": ["a"] * 8, "merges": ["a a"], "token_type": [1] * 8, "scores": [0.5] * 8}
+    tokens = ["a", "aa", *"bcdefg"]
+    fields = {"tokens": tokens, "merges": ["a a"], "token_type": [1] * 8, "scores": [0.5] * 8}
     for key, value in {**fields, name: values}.items():
         writer.add_array(f"tokenizer.ggml.{key}", value)
     writer.add_string("tokenizer.ggml.model", "llama" if name == "scores" else "gpt2")
