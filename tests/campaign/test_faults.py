@@ -8,7 +8,7 @@ is left behind.
 from __future__ import annotations
 
 import pytest
-from faults.outcomes import ALLOWED, ERRORS, check
+from faults.outcomes import ALLOWED, ERRORS, SESSIONS, check
 from faults.shim import CALLS
 
 pytest.importorskip("narrowpass_xnn_cpu")
@@ -16,9 +16,6 @@ pytestmark = pytest.mark.once
 
 IN_MEMORY = ("malloc", "own", "clock")
 """What a scenario without files has."""
-
-SESSIONS = ("sessions", "reopening")
-"""What needs the plugin for onnxruntime: `test_sessions.py` has it."""
 
 ALL = [
     (scenario, call, error)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from faults.outcomes import ERRORS, check
+from faults.outcomes import ERRORS, SESSIONS, check
 from faults.shim import CALLS
 
 pytest.importorskip("narrowpass_xnn_cpu")
 pytest.importorskip("narrowpass_onnxruntime")
 pytestmark = pytest.mark.once
 
-SCENARIOS = ("sessions", "reopening")
-ALL = [(name, call, error) for name in SCENARIOS for call in CALLS for error in ERRORS[call]]
+ALL = [(name, call, error) for name in SESSIONS for call in CALLS for error in ERRORS[call]]
 SOME = [
     ("sessions", "clock", "ahead"),
     ("sessions", "write", "ENOSPC"),

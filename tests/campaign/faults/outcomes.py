@@ -8,6 +8,9 @@ from pathlib import Path
 
 from faults.shim import run
 
+SESSIONS = ("sessions", "reopening")
+"""What needs the plugin for onnxruntime: `test_sessions.py` has it."""
+
 ALLOWED = {
     "saving": re.compile(
         r"(done; the new one|a clear error; the (old|new) one|MemoryError; the old one)"

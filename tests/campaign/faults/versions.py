@@ -38,6 +38,7 @@ def become(number: int) -> None:
     times._FORMAT += number % 10  # 0 is that of a new file
     store._VERSION = f"{store._VERSION}+{number}"
     build, code_of, status_of = XnnPacker.build, methods.code_of, source.status_of
+    # mypy refuses a plain assignment to a method, and to a function of another signature.
     setattr(XnnPacker, "build", lambda self: f"{number}{build(self)}")  # noqa: B010
     setattr(methods, "code_of", lambda names: (*code_of(names), number))  # noqa: B010
     source.status_of = store.status_of = lambda path: f"{number} {status_of(path)}"

@@ -107,6 +107,7 @@ class Metadata:
         Raises:
             ModelError: the file lacks it and there is no default, or it has others.
         """
+        # `get` has one type for the field and its default, which may be any sequence here.
         found: list[Any] = self.get(key, list, default)  # type: ignore[arg-type]
         kinds: Any = (float, int) if kind is float else kind
         if odd := [item for item in found if not isinstance(item, kinds)]:
