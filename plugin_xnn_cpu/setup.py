@@ -31,7 +31,10 @@ class BuildWithLibrary(build_ext):
             if bundle.is_portable():
                 extension.sources += sorted(map(str, Path("portable").glob("*.c")))
                 extension.include_dirs.append("portable")
+                extension.define_macros.append(("NP_PORTABLE", "1"))
                 extension.libraries.append("m")
+            else:
+                extension.libraries.append("dl")  # a part of libc since glibc 2.34
         super().run()
 
     def build_extension(self, ext: Extension) -> None:

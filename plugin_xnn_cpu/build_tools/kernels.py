@@ -9,7 +9,10 @@ from pathlib import Path
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 
-RUNTIME = ("runtime/dispatch.h", "runtime/loop.h", "runtime/weights_cache.h", "runtime/workers.h")
+RUNTIME = (
+    *("runtime/dispatch.h", "runtime/loop.h", "runtime/weights_cache.h", "runtime/workers.h"),
+    "xnnpack/allocator.h",
+)
 """Headers that Python calls whatever kernels there are."""
 
 

@@ -20,3 +20,13 @@ def library(tmp_path_factory):
     if reason:
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Return a folder with a model of 8 MB and a bundle of it."""
+    from faults.memory import prepare
+
+    folder = tmp_path_factory.mktemp("memory")
+    prepare(folder)
+    return folder

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,15 +21,6 @@ FEW = (0, 3, 10, 40, 400)
 MANY = (*range(24), *range(24, 120, 4), *range(120, 401, 20))
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    from faults.memory import prepare
-
-    folder = tmp_path_factory.mktemp("memory")
-    prepare(folder)
-    return folder
-
-
 def check(prepared, folder, action, kind, limits):
     """Try limits in MB; the least must be too little, and the last enough."""
     from faults import memory
@@ -40,20 +28,10 @@ def check(prepared, folder, action, kind, limits):
     from narrowpass import Bundle
     from narrowpass.bundle import verify
 
-    here = str(Path(__file__).parent)
-    paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
     outcomes = []
     for more in limits:
         shutil.copytree(prepared, folder, dirs_exist_ok=True)
-        arguments = [action, str(more * MB), kind, str(folder)]
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "faults.memory", *arguments],
-            env={**os.environ, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        done = memory.start(action, more * MB, kind, folder)
         assert done.returncode == 0, f"{more} MB: {done.returncode} {done.stderr[-2000:]}"
         assert ALLOWED.fullmatch(done.stdout), f"{more} MB: {done.stdout}"
         outcomes.append(done.stdout)

@@ -1,14 +1,15 @@
 """A process that has little memory: ``python -m faults.memory ACTION LIMIT KIND FOLDER``.
 
 ACTION is ``build``, ``load`` or ``run``; LIMIT, in bytes, is what it may take beyond what it has
-when it begins, of KIND ``data`` (what is written to) or ``address`` (all that is mapped). Prints
-what became of it. `prepare` writes the files that it reads.
+when it begins, of KIND ``data`` (what is written to), ``address`` (all that is mapped) or ``none``
+(as much as it likes). Prints what became of it. `prepare` writes the files that it reads.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import narrowpass
+from faults.groups import Group
 from narrowpass import Bundle, load_model, save_model
 from narrowpass.bundle import verify
 from narrowpass.errors import NarrowpassError
@@ -59,6 +61,24 @@ def prepare(folder: Path) -> None:
         proto.graph.initializer.append(numpy_helper.from_array(weight, name))
     save_model(ir.from_proto(proto), folder / "m.onnx")
     narrowpass.build(load_model(folder / "m.onnx"), "", folder / "m.narrow", target="xnn-cpu")
+
+
+def start(
+    action: str, more: int, kind: str, folder: Path, group: Group | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run this module in a process, in a control group if any; see above for the arguments."""
+    here = str(Path(__file__).parents[1])
+    paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
+    arguments = [action, str(more), kind, str(folder)]
+    command = [sys.executable, "-W", "ignore", "-m", "faults.memory", *arguments]
+    return subprocess.run(
+        group.command(command) if group else command,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def is_right(x: Any, y: Any) -> bool:
@@ -124,7 +144,8 @@ def main() -> None:
     action, more, kind, place = sys.argv[1], int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     act = {"build": build, "load": load, "run": run}[action](place)
     threading.stack_size(1 << 18)
-    limit(kind, more)
+    if kind != "none":
+        limit(kind, more)
     try:
         said = "right" if act() else "wrong"
     except MemoryError:

@@ -67,7 +67,12 @@ network (float[1, 8, 12, 12] x) => (float[1, 10] y)
     q = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (p)
     t = Transpose <perm = [0, 2, 3, 1]> (q)
     f = Flatten (t)
-    m = MatMul (f, w)
+    fw = MatMul (f, w)
+    ax = Constant <value = int64[1] {1}> ()
+    fm = ReduceMean (fw, ax)
+    fd = Sub (fw, fm)
+    fq = Mul (fd, fw)
+    m = PRelu (fq, s)
     n = LayerNormalization (m, s)
     u, z, o = DynamicQuantizeLinear (n)
     v = DequantizeLinear (u, z, o)
@@ -77,11 +82,7 @@ network (float[1, 8, 12, 12] x) => (float[1, 10] y)
 
 
 def network() -> onnx.ModelProto:
-    """Return a model of many kernels: convolutions, pooling, matmuls, a norm, quantization.
-
-    XNNPACK's binary operators and reductions are not among them: where there is no memory for their
-    parameters, `xnn_create_binary_elementwise_nd` and `xnn_create_reduce_nd` write to address 0.
-    """
+    """Return a model of many kernels: convolutions, pooling, matmuls, norms, quantization."""
     rng = np.random.default_rng(7)
     proto = onnx.parser.parse_model(NETWORK)
     for value in proto.graph.value_info:

@@ -199,16 +199,40 @@ _MEANINGS = {
 }
 
 
+_OUT_OF_MEMORY = 6
+
+
 def meaning(status: int) -> str:
     """Return a status of XNNPACK or of a tape in words."""
     return f"{_MEANINGS.get(status, 'unknown status')} (status {status})"
 
 
 def check(status: int, what: str) -> None:
-    """Raise unless `status` is success.
+    """Raise unless `status`, of a function of XNNPACK, is success and there was memory.
 
     Raises:
         BackendError: its message is `what` and the status in words.
     """
+    if extension().lib.np_xnn_lacked_memory():
+        status = _OUT_OF_MEMORY
     if status:
         raise BackendError(f"{what}: {meaning(status)}")
+
+
+def check_created(status: int, handle: Any, what: str) -> None:
+    """Raise unless an operator was created; one that there was no memory for is deleted.
+
+    Args:
+        status: of ``xnn_create_*``.
+        handle: where that has put the operator.
+        what: see `check`.
+
+    Raises:
+        BackendError: as `check` does.
+    """
+    try:
+        check(status, what)
+    except BackendError:
+        if not status:
+            extension().lib.xnn_delete_operator(handle[0])
+        raise

@@ -21,7 +21,7 @@ from narrowpass_planning.weights import session as sessions
 from narrowpass_planning.weights.entry import Block, Entry
 from narrowpass_planning.weights.store import UNNAMED
 from narrowpass_planning.weights.weight import Weight
-from narrowpass_xnn_cpu.native.library import check, extension
+from narrowpass_xnn_cpu.native.library import check_created, extension
 
 Create = Callable[..., int]
 """Calls ``xnn_create_*`` with kernel, bias, provider, pointer to the handle, and other packed
@@ -193,7 +193,7 @@ class Session(sessions.Session):
         self.check_state("open")
         ffi, lib = extension().ffi, extension().lib
         session, provider = self.blocks.handle, self.blocks.provider
-        handle = ffi.new("xnn_operator_t *")
+        handle, said = ffi.new("xnn_operator_t *"), f"XNNPACK does not create this {what}"
         name = self.name_of(what, parameters, kernel, bias, *others)
         key = self.blocks.key(name)
         if name and (lib.np_session_offers(session, key) or self.blocks.store.has(key)):
@@ -210,6 +210,7 @@ class Session(sessions.Session):
                 lib.np_session_expect(session, wanted)
                 status = create(first, second, provider, handle, *rest)
             if status == 0:
+                check_created(status, handle, said)
                 self.counts.hits += 1
                 return handle[0]
         start = name or str(id(kernel))
@@ -228,7 +229,7 @@ class Session(sessions.Session):
         finally:
             self.free_unpacked(*needed)
         self.blocks.check_allocator()
-        check(status, f"XNNPACK does not create this {what}")
+        check_created(status, handle, said)
         self.counts.misses += 1
         self.counts.packs += len(self.blocks) - before
         return handle[0]

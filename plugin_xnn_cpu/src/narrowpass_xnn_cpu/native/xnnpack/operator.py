@@ -11,7 +11,7 @@ from typing import Any
 
 from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Weight
-from narrowpass_xnn_cpu.native.library import check
+from narrowpass_xnn_cpu.native.library import check, check_created
 from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 from narrowpass_xnn_cpu.native.weights_cache import Create, Session, WeightsCache
@@ -38,7 +38,7 @@ class XnnOperator(Operator):
         """Call ``xnn_create_*`` with flags and the handle as last arguments."""
         handle = self._ffi.new("xnn_operator_t *")
         status = getattr(self._lib, function)(*arguments, flags | self._flags, handle)
-        check(status, f"XNNPACK does not create this {self.kind}")
+        check_created(status, handle, f"XNNPACK does not create this {self.kind}")
         self._own(handle[0])
 
     def _packed(
