@@ -29,6 +29,13 @@ int np_xnn_has_reserve(void) { return used; }
 
 #ifndef NP_PORTABLE
 
+/* glibc 2.34 moved dlsym from libdl into libc under a new version; its first one is in both. */
+#if defined(__x86_64__)
+__asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver dlsym, dlsym@GLIBC_2.17");
+#endif
+
 static _Alignas(ALIGNMENT) unsigned char reserve[BLOCKS][BLOCK];
 static atomic_bool taken[BLOCKS];
 
