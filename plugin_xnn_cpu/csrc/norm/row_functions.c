@@ -55,10 +55,11 @@ NP_INLINE void log_softmax(const float *x, float *out, size_t count) {
   for (i = 0; i < count; i++) out[i] = (x[i] - best) - l;
 }
 
+/* NaN counts as greater than any number, as in ArgMax. */
 static void hardmax(const float *x, float *out, size_t count) {
   size_t best = 0;
   for (size_t i = 1; i < count; i++) {
-    if (x[i] > x[best]) best = i;
+    if (x[i] > x[best] || (isnan(x[i]) && !isnan(x[best]))) best = i;
   }
   for (size_t i = 0; i < count; i++) out[i] = 0.0f;
   out[best] = 1.0f;

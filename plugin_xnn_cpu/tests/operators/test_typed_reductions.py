@@ -143,6 +143,15 @@ def test_log_softmax_of_nonfinite_numbers():
     check(model, {"x0": x}, oracle="onnxruntime", tolerance=1e-6)
 
 
+def test_hardmax_takes_nan_for_the_greatest():
+    model = one_node("Hardmax", [["a", "b"]], opset=13)
+    x = RNG.standard_normal((5, 40)).astype(np.float32)
+    for row, columns in enumerate(([3], [0], [5, 9], range(40), [39])):
+        x[row, columns] = np.nan
+    x[0, 30] = x[1, 30] = x[2, 2] = np.inf
+    check(model, {"x0": x}, oracle="onnx")
+
+
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_division_by_a_norm(order, axis):
