@@ -182,3 +182,19 @@ def test_fixtures_of_a_folder_do_not_replace_those_above() -> None:
         for name in names & own
     }
     assert replaced == set()
+
+
+def test_processors_are_counted_in_one_place() -> None:
+    """Everywhere else a container's CPU quota would not count."""
+    counting = {
+        str(file.relative_to(ROOT))
+        for pattern in ("core/src", "ir/src", "plugins/*/src", "plugin_*/src")
+        for folder in ROOT.glob(pattern)
+        for file in folder.rglob("*.py")
+        if re.search(r"sched_getaffinity|cpu_count", file.read_text(encoding="utf-8"))
+    }
+    assert counting == {
+        "core/src/narrowpass/runtime/processors.py",
+        # The library for models imports nothing of the core; it has four threads at most.
+        "ir/src/narrowpass_ir/tensors/streaming.py",
+    }

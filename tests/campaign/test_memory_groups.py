@@ -27,7 +27,7 @@ def group():
     from faults.groups import group as created
 
     try:
-        with created() as found:
+        with created("memory") as found:
             yield found
     except NoGroupError as error:
         pytest.skip(str(error))

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC_MODULES = (
     "narrowpass.bundle",
     "narrowpass.runtime.meters",
+    "narrowpass.runtime.processors",
     "narrowpass_analysis.metrics",
     "narrowpass_reference.onnx_backend",
     "narrowpass_reference",

@@ -187,7 +187,7 @@ def load(
         backend: the backend's name, with options where they are not the defaults, such as
             ``name{option=value}``; or a `Backend`; None for the available one of highest
             priority.
-        threads: threads that a run may use; None for as many as the process may run on.
+        threads: threads that a run may use; None for all processors that it may use.
         keep: inner values that must stay readable through ``run(outputs=...)``.
         require_native: whether a node without a native kernel is an error.
         cache: whether packed weights are shared and kept on disk; see `CompileOptions.cache`.

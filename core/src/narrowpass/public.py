@@ -35,6 +35,7 @@ PUBLIC_MODULES = (
     "narrowpass.runtime.feeds",
     "narrowpass.runtime.meters",
     "narrowpass.runtime.oracle",
+    "narrowpass.runtime.processors",
     "narrowpass.runtime.quantization",
     "narrowpass.runtime.requests",
     "narrowpass.state.plain",

@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError
+from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.errors import UpgradeError
 from narrowpass_ir.io import ConvertedTensor, rounding
 from narrowpass_ir.subgraphs import nested_graphs
 from narrowpass_ir.upgrading import upgrade
-from narrowpass_xnn_cpu.native.runtime.pool import default_threads
 
 if TYPE_CHECKING:
     from narrowpass import Context
@@ -109,7 +109,7 @@ class StoreWeights(Pass):
         return PassResult(model, modified=any(not reason for reason, _, _ in reasons))
 
     def _reasons(self, values: Sequence[ir.Value]) -> list[tuple[str, float | None, float | None]]:
-        with ThreadPoolExecutor(min(4, default_threads())) as pool:
+        with ThreadPoolExecutor(min(4, usable_processors())) as pool:
             return list(pool.map(self._reason, values))
 
     def _upgraded(self, model: ir.Model, ctx: Context) -> ir.Model:

@@ -85,7 +85,7 @@ threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Threads that a run may use.  [default: as many as the process may run on]",
+    help="Threads that a run may use.  [default: the processors that the process may use]",
 )
 
 cache_option = click.option(

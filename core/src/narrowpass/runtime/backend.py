@@ -73,7 +73,7 @@ class CompileOptions:
         UsageError: a value of another type, or a number of threads out of range.
 
     Attributes:
-        threads: number of threads that a run may use; None for the size of the affinity mask.
+        threads: number of threads that a run may use; None for `usable_processors`.
         keep: values, by name, that must stay readable through ``run(outputs=...)``.
         require_native: whether a node that the backend leaves to a fallback is an error; see
             `compile_bundle`.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import onnx_ir as ir
 
+from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.io import rounding, rounding_at_most
 
@@ -16,7 +16,7 @@ _ROUNDING = 4e-3
 """The error of a constant relative to it, as root mean squares, up to which it is rounded; rounding
 alone is 2.0e-4 in float16 and 1.7e-3 in bfloat16, underflow of small elements adds to it."""
 
-_THREADS = min(4, os.cpu_count() or 1)
+_MOST_THREADS = 4
 
 
 def constant_of(value: ir.Value) -> ir.TensorProtocol | None:
@@ -53,7 +53,7 @@ class Constants:
     def judge(self, tensors: Iterable[ir.TensorProtocol]) -> None:
         """Read constants, several at once, so that `against` need not."""
         unknown = {id(tensor): tensor for tensor in tensors if id(tensor) not in self._known}
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(min(_MOST_THREADS, usable_processors())) as pool:
             found = pool.map(self._judge, unknown.values())
             self._known.update(zip(unknown, found, strict=True))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 
+from narrowpass.runtime.processors import usable_processors
 from narrowpass_reference import blas_threads
 
 SMALL = 4096
@@ -26,7 +26,5 @@ def threads_for(inner: int) -> AbstractContextManager[None]:
 
 
 def workers() -> int:
-    """Return how many threads share work that is divided here: the cores, and `MOST` at most."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(MOST, len(os.sched_getaffinity(0)))
-    return min(MOST, os.cpu_count() or 1)
+    """Return how many threads share work that is divided here: `MOST`, or fewer processors."""
+    return min(MOST, usable_processors())

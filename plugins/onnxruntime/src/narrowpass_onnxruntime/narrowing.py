@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from narrowpass.errors import UsageError
 from narrowpass.framework.options import quote
+from narrowpass.runtime.processors import usable_processors
 from narrowpass_onnxruntime.files import status_of
 
 if TYPE_CHECKING:
@@ -61,14 +61,7 @@ def sample_status(calibration: str | None) -> Sequence[str]:
 def processor(backend: Backend) -> str:
     """Return what times of kernels depend on: the processor, its instruction sets, their number."""
     details = " ".join(f"{name}={text}" for name, text in sorted(backend.details().items()))
-    return f"{_model_name()} {details} {processors()}"
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return f"{_model_name()} {details} {usable_processors()}"
 
 
 def _model_name() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.runtime.backend import CompileOptions, Feeds, NodePlan, NodeTime, Outputs, Program
+from narrowpass.runtime.processors import usable_processors
 from narrowpass.runtime.requests import (
     check_kept,
     check_targets,
@@ -97,7 +97,7 @@ class OnnxRuntimeProgram(Program):
     def __init__(
         self, bundle: Bundle, options: CompileOptions, optimize: str, *, spin: bool
     ) -> None:
-        threads = options.threads or _affinity()
+        threads = options.threads or usable_processors()
         self._settings = _Settings(threads, optimize, spin)
         self._methods = {
             name: _compile(name, model, options.keep, self._settings)
@@ -195,12 +195,6 @@ class OnnxRuntimeProgram(Program):
         methods = self._methods  # before the check: another thread may close the program after it
         self._check_open()
         return choose_method(methods, method)
-
-
-def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _compile(name: str, model: ir.Model, keep: Sequence[str], settings: _Settings) -> _Method:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from narrowpass.errors import BackendError, UsageError
 from narrowpass.framework.boundary import message
+from narrowpass.runtime.processors import usable_processors
 
 
 @contextlib.contextmanager
@@ -17,7 +18,7 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
 
     Args:
         address: of the cluster; None for that of ``RAY_ADDRESS``, or Ray on this machine.
-        cpus: of Ray on this machine; None for those that the process may run on.
+        cpus: of Ray on this machine; None for those that the process may use.
 
     Raises:
         UsageError: there is no cluster at the address.
@@ -28,7 +29,7 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
         yield
         return
     given = address or os.environ.get("RAY_ADDRESS")
-    own = None if given else cpus or len(os.sched_getaffinity(0))
+    own = None if given else cpus or usable_processors()
     try:
         ray.init(
             # Not None, for which Ray would look for a cluster of somebody else on this machine.

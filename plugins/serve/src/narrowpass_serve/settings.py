@@ -11,7 +11,7 @@ class Settings:
 
     Attributes:
         backend: what runs the models; None for the available one of highest priority.
-        threads: of a run; None for as many as the process may run on.
+        threads: of a run; None for all processors that it may use.
         require_native: whether a node without a native kernel is an error.
         cache: whether packed weights are kept on disk.
         cache_dir: where; None for the user's cache directory.

@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 from narrowpass.errors import UsageError
+from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.arguments import Uncopied
 from narrowpass_xnn_cpu.native.library import extension
 
@@ -98,13 +99,8 @@ class _Workers:
             self._lib.np_workers_free(self._workers)
 
 
-def default_threads() -> int:
-    """Return the number of processors that this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
 def shared(threads: int | None, *, spin: bool = False) -> ThreadPool:
-    """Return the pool of this process with `threads` threads; None for `default_threads`.
+    """Return the pool of this process with `threads` threads; None for `usable_processors`.
 
     Args:
         threads: the number of threads that compute, including the calling one.
@@ -114,7 +110,7 @@ def shared(threads: int | None, *, spin: bool = False) -> ThreadPool:
         UsageError: an invalid number of threads, or one that cannot be started.
     """
     if threads is None:
-        threads = default_threads()
+        threads = usable_processors()
     if isinstance(threads, bool) or not 1 <= threads <= _MOST:
         raise UsageError(f"threads must be a number from 1 to {_MOST}, not {threads!r}")
     return _shared.get(threads, spin=spin)

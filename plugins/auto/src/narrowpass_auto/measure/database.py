@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 
 from narrowpass.errors import DataError, OutputError
+from narrowpass.runtime.processors import usable_processors
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Backend
@@ -66,13 +67,13 @@ def default_path() -> Path:
 def processor_text(backend: Backend) -> str:
     """Return what times depend on beside the kernels: processor, backend, versions, threads."""
     details = ", ".join(f"{name} {text}" for name, text in sorted(backend.details().items()))
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     module = type(backend).__module__.partition(".")[0]
     try:
         number = version(module.replace("_", "-"))
     except PackageNotFoundError:  # a backend need not come from a distribution
         number = version("narrowpass")
-    return f"{_processor_name()}; {backend} {number}; {details or 'no details'}; {threads} threads"
+    threads = f"{usable_processors()} threads"
+    return f"{_processor_name()}; {backend} {number}; {details or 'no details'}; {threads}"
 
 
 def _processor_name() -> str:

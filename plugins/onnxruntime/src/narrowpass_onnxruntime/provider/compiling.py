@@ -21,10 +21,10 @@ from narrowpass.calibration.samples import Samples
 from narrowpass.errors import NarrowpassError
 from narrowpass.framework.pipeline import Pipeline
 from narrowpass.framework.plugins import installed_plugins
+from narrowpass.runtime.processors import usable_processors
 from narrowpass_onnxruntime.narrowing import (
     is_repeatable,
     processor,
-    processors,
     sample_status,
     with_auto,
 )
@@ -142,7 +142,7 @@ class GroupCompiler:
     ) -> str:
         """Name a group by all that its bundle follows from; see `Identities`."""
         content = hashlib.sha256()
-        identities = Identities(secret, self._options.threads or processors())
+        identities = Identities(secret, self._options.threads or usable_processors())
 
         def add(*parts: object) -> None:
             for part in parts:

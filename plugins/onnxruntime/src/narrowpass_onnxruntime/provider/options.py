@@ -17,7 +17,7 @@ class Options:
     """What a session asks of the provider.
 
     Attributes:
-        threads: that a run may use; None for as many as the process may run on.
+        threads: that a run may use; None for all processors that it may use.
         pipeline: text of the passes that run on each group of nodes; empty for none.
         max_error: of the outputs of each group, within which the pass ``auto`` may narrow its
             nodes, such as ``rel:1e-2``; None to narrow nothing that the pipeline does not.

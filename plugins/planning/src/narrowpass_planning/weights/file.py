@@ -44,6 +44,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from narrowpass.errors import ModelError
+from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.io import MappedFile
 from narrowpass_planning.weights.entry import ALIGNMENT, Entry
@@ -153,7 +154,7 @@ class PackedFile:
             return digest.hexdigest() != item.sha256
 
         try:
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            with ThreadPoolExecutor(usable_processors()) as pool:
                 wrong = list(pool.map(is_wrong, self.entries))
         except ModelError as error:
             raise UnusableError(str(error)) from error
