@@ -1,10 +1,12 @@
-"""Run the tests of narrowpass-xnn-cpu with its C code under AddressSanitizer and UBSan.
+"""Run the tests of narrowpass-xnn-cpu with its C code under sanitizers.
 
-``sanitize.py [--every-case] [PYTEST ARGUMENT ...]`` builds the extension with the sanitizers into
-the plugin that is installed for the Python that runs this, and starts the tests: a part of the
-cases of those that have many. With ``--every-case`` all of them, and random models. Leaks are not
-looked for: an interpreter has too many of its own. Without a compiler that has the sanitizers it
-says so, and ends well.
+``sanitize.py [--thread] [--every-case] [PYTEST ARGUMENT ...]`` builds the extension with
+AddressSanitizer and UBSan, or with ThreadSanitizer, into the plugin that is installed for the
+Python that runs this, and starts the tests: a part of the cases of those that have many. With
+``--every-case`` all of them, and random models. Leaks are not looked for: an interpreter has too
+many of its own. Under ThreadSanitizer programs have three threads, and divide small tensors, too;
+XNNPACK and Python are not compiled with it, and what they do is not looked at. Without a compiler
+that has the sanitizers it says so, and ends well.
 """
 
 from __future__ import annotations
@@ -23,6 +25,19 @@ LEFT_OUT = "not library and not forked and not hostile and not every_instruction
 CASES = "12"
 """Of each test: more repeat the same code on other numbers, and the sanitizers take minutes."""
 
+KINDS = {
+    "address": ("libasan.so", {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"}),
+    "thread": (
+        "libtsan.so",
+        {
+            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:ignore_noninstrumented_modules=1:"
+            "report_signal_unsafe=0:detect_deadlocks=0",
+            "NARROWPASS_TEST_THREADS": "3",
+        },
+    ),
+}
+"""By the value of `NARROWPASS_XNN_SANITIZE`: the library to preload, and the environment."""
+
 
 def library(name: str) -> str | None:
     """Return the path of a library of the compiler; None where it has none of that name."""
@@ -37,33 +52,36 @@ def library(name: str) -> str | None:
     return str(path) if path.is_absolute() and path.exists() else None
 
 
-def build() -> None:
+def build(kind: str) -> None:
     """Build the extension into the installed plugin; the XNNPACK that lies there is taken."""
     packages = Path(sysconfig.get_path("platlib"))
     for file in packages.glob("narrowpass_xnn_cpu/native/_xnn*.so"):
         file.unlink()  # it may be one file with that of other environments
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(packages)]
-    environment = {**os.environ, "NARROWPASS_XNN_SANITIZE": "1"}
+    environment = {**os.environ, "NARROWPASS_XNN_SANITIZE": kind}
     subprocess.run(command, check=True, cwd=PLUGIN, env=environment)
 
 
 def main() -> None:
     """Build and run; exit with the code of the tests."""
-    sanitizer = library("libasan.so")
+    options = {"--thread", "--every-case"} & set(sys.argv[1:])
+    arguments = [argument for argument in sys.argv[1:] if argument not in options]
+    kind = "thread" if "--thread" in options else "address"
+    name, settings = KINDS[kind]
+    sanitizer = library(name)
     if sanitizer is None:
-        sys.stdout.write("skipped: the C compiler has no AddressSanitizer (libasan.so)\n")
+        sys.stdout.write(f"skipped: the C compiler has no {name}\n")
         return
-    build()
+    build(kind)
     environment = {
         **os.environ,
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        **settings,
         # The sanitizer looks for the C++ library when it starts, to hear of exceptions.
         "LD_PRELOAD": ":".join(filter(None, (sanitizer, library("libstdc++.so.6")))),
         "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",
     }
-    arguments = [argument for argument in sys.argv[1:] if argument != "--every-case"]
     tests = [PLUGIN / "tests"]
-    if arguments == sys.argv[1:]:
+    if "--every-case" not in options:
         environment["NARROWPASS_TEST_CASES"] = CASES
     else:
         tests.append(ROOT / "tests" / "campaign" / "test_differential.py")

@@ -20,20 +20,21 @@ extern "Python" void np_release_in_python(void *context, void *address);
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 # Functions of one type take what some of them need.
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+SANITIZERS = {
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    # Races between tiles are found in small tensors, too.
+    "thread": ["-fsanitize=thread", "-DNP_PARALLEL_MIN_BYTES=1"],
+}
+"""Flags by the value of `NARROWPASS_XNN_SANITIZE`, for `tools/sanitize.py`."""
+
 if "NARROWPASS_XNN_SANITIZE" in os.environ:
-    # For `tox -e sanitize`. With more optimization, some files take minutes to compile.
-    # Reports need lines, not variables. Sizes of objects are left to AddressSanitizer: UBSan knows
-    # only those that are seen in the same function, and checks for them are a sixth of the time.
-    FLAGS += [
-        "-O1",
-        "-g1",
-        "-fno-omit-frame-pointer",
-        "-fsanitize=address,undefined",
-        "-fno-sanitize=object-size",
-    ]
-    # Python's own flags have -fwrapv, which hides signed overflows, and with which these files take
-    # four times as long to compile.
-    FLAGS += ["-fno-sanitize-recover=undefined", "-fno-wrapv"]
+    # With more optimization, some files take minutes to compile. Reports need lines, not variables.
+    FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer"]
+    FLAGS += SANITIZERS[os.environ["NARROWPASS_XNN_SANITIZE"]]
+    # Sizes of objects are left to AddressSanitizer: UBSan knows only those that are seen in the
+    # same function, and checks for them are a sixth of the time. Python's own flags have -fwrapv,
+    # which hides signed overflows, and with which these files take four times as long to compile.
+    FLAGS += ["-fno-sanitize=object-size", "-fno-wrapv"]
 
 
 def _files(kind: str) -> list[str]:

@@ -59,7 +59,9 @@
 #endif
 
 /* Below this many bytes, waking the workers costs more than it saves. */
+#ifndef NP_PARALLEL_MIN_BYTES
 #define NP_PARALLEL_MIN_BYTES 65536
+#endif
 
 /* The same in multiplications, of depthwise convolutions, other kernels of float32, and int8 and
  * bfloat16. */

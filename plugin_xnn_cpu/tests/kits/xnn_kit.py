@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ Array = np.ndarray[Any, Any]
 
 TOLERANCE = ACCUMULATED.relative
 
+THREADS = int(os.environ.get("NARROWPASS_TEST_THREADS", "1"))
+"""Of programs, unless a test chooses: `tools/sanitize.py` looks for races between several."""
+
 
 def fully_connected() -> str:
     """Return what explain calls a matmul with a constant matrix of float32 on this processor."""
@@ -39,9 +43,9 @@ def skip_where_nan_is_lost() -> None:
 
 
 def compile_model(model: onnx.ModelProto | ir.Model, **options: Any) -> Program:
-    """Compile for xnn-cpu, on one thread by default; see `compile_with`."""
+    """Compile for xnn-cpu, on `THREADS` by default; see `compile_with`."""
     source = ir.from_proto(model) if isinstance(model, onnx.ModelProto) else model
-    return compile_with(Bundle({"main": source}), {"threads": 1, **options})
+    return compile_with(Bundle({"main": source}), {"threads": THREADS, **options})
 
 
 def compile_with(bundle: Bundle, options: Mapping[str, Any]) -> Program:
