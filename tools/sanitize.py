@@ -31,6 +31,7 @@ KINDS = {
         "libtsan.so",
         {
             "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:ignore_noninstrumented_modules=1:"
+            "allocator_may_return_null=1:"
             "report_signal_unsafe=0:detect_deadlocks=0",
             "NARROWPASS_TEST_THREADS": "3",
         },

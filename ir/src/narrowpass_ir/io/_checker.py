@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import onnx_ir as ir
 from narrowpass_ir.io._walk import proto_tensors
 
 _KEY = "narrowpass.checker"
-_SMALL = 1024
+_SMALL = 256
+"""Elements of tensors that the checker may copy."""
+
+_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _LOG = logging.getLogger("narrowpass")
 
 
@@ -54,7 +58,7 @@ def check_proto(proto: onnx.ModelProto) -> str | None:
     refuses every link in the path of the latter, which load has looked at already.
     """
     for _, tensor in proto_tensors(proto):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > _SMALL:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or _is_large(tensor):
             kept = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])
             tensor.CopyFrom(kept)
     try:
@@ -62,6 +66,12 @@ def check_proto(proto: onnx.ModelProto) -> str | None:
     except (onnx.checker.ValidationError, ValueError) as error:
         return _one_line(error)
     return None
+
+
+def _is_large(tensor: onnx.TensorProto) -> bool:
+    # Not ByteSize: it serializes the tensor, and protobuf crashes where there is no memory for it.
+    counts = (len(getattr(tensor, name)) for name in _FIELDS)
+    return math.prod(tensor.dims) > _SMALL or any(count > _SMALL for count in counts)
 
 
 def warn(path: str | os.PathLike[str], complaint: str) -> None:
