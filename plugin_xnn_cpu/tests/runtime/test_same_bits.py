@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from row_models_kit import MODELS, floats, nbits
 
 import narrowpass
@@ -103,3 +105,60 @@ def test_every_instruction_set_from_avx2_on_has_the_same_bits():
     for level in levels[1:]:
         different = [name for name in ALL if found[level][name] != found[levels[0]][name]]
         assert not different, f"{level} and {levels[0]}: {different}"
+
+
+ENCODER = """
+<ir_version: 9, opset_import: ["" : 20]>
+encoder (float[N, T, 32] x, float[N, 1, T] mask) => (float[N, T, 32] y)
+<float[32, 32] wq, float[32, 32] wk, float[32, 32] wv, float[32] scale>
+{
+    q = MatMul (x, wq)
+    k = MatMul (x, wk)
+    v = MatMul (x, wv)
+    kt = Transpose <perm = [0, 2, 1]> (k)
+    s = MatMul (q, kt)
+    m = Add (s, mask)
+    p = Softmax (m)
+    a = MatMul (p, v)
+    r = Add (a, x)
+    y = LayerNormalization (r, scale)
+}
+"""
+
+
+def encoder():
+    rng = np.random.default_rng(3)
+    proto = onnx.parser.parse_model(ENCODER)
+    del proto.graph.value_info[:]
+    for name in ("wq", "wk", "wv"):
+        proto.graph.initializer.append(numpy_helper.from_array(0.3 * floats(rng, 32, 32), name))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(32, np.float32), "scale"))
+    return proto
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("length", [1, 5, 16, 33, 70])
+def test_padding_that_a_mask_hides_changes_no_bits(threads, length):
+    x = floats(np.random.default_rng(length), 2 * length, 32).reshape(2, length, 32)
+    with narrowpass.load(encoder(), BACKEND, threads=threads, cache=False) as program:
+        expected = program.run({"x": x, "mask": np.zeros((2, 1, length), np.float32)})["y"]
+        for more in (1, 3, 16, 40):
+            padded = np.pad(x, ((0, 0), (0, more), (0, 0)), constant_values=0.5)
+            mask = np.zeros((2, 1, length + more), np.float32)
+            mask[:, :, length:] = -1e9
+            found = program.run({"x": padded, "mask": mask})["y"][:, :length]
+            np.testing.assert_array_equal(found, expected, err_msg=f"{more} columns")
+
+
+def test_compare_across_instruction_sets(tmp_path):
+    onnx.save(encoder(), tmp_path / "encoder.onnx")
+    shapes = ["--shape", "x=2x9x32", "--shape", "mask=2x1x9"]
+    command = [sys.executable, "-m", "narrowpass", "compare", str(tmp_path / "encoder.onnx")]
+    command += ["--backend", "xnn-cpu", "--across", "isa", "--json", *shapes]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(run.stdout)
+    assert run.returncode == (0 if found["same"] else 1), run.stderr
+    levels = [*XnnCpuBackend().instruction_sets()]
+    assert [case["case"] for case in found["cases"]] == levels
+    assert found["cases"][-1]["same"]  # the processor's own
+    assert all(case["relative"] < 1e-5 for case in found["cases"])
