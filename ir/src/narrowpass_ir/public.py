@@ -34,6 +34,7 @@ PUBLIC_MODULES = (
     "narrowpass_ir.tensors.distinct",
     "narrowpass_ir.tensors.safetensors",
     "narrowpass_ir.tensors.streaming",
+    "narrowpass_ir.tensors.threads",
     "narrowpass_ir.torch_export",
     "narrowpass_ir.upgrading",
     "narrowpass_ir.verify",

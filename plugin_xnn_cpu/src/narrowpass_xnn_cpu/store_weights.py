@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -16,6 +15,7 @@ from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.errors import UpgradeError
 from narrowpass_ir.io import ConvertedTensor, rounding
 from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class StoreWeights(Pass):
         return PassResult(model, modified=any(not reason for reason, _, _ in reasons))
 
     def _reasons(self, values: Sequence[ir.Value]) -> list[tuple[str, float | None, float | None]]:
-        with ThreadPoolExecutor(min(4, usable_processors())) as pool:
+        with ThreadPool(min(4, usable_processors())) as pool:
             return list(pool.map(self._reason, values))
 
     def _upgraded(self, model: ir.Model, ctx: Context) -> ir.Model:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import safetensors
@@ -25,6 +24,7 @@ from narrowpass_ir.arguments import count_of
 from narrowpass_ir.io import MappedFile
 from narrowpass_ir.tensors.safetensors import Entry, Progress
 from narrowpass_ir.tensors.streaming import CHUNK, default_threads
+from narrowpass_ir.tensors.threads import ThreadPool
 
 
 def verify(
@@ -138,7 +138,7 @@ def _tensor_problems(
 
     total = sum(info.bytes for info in manifest.tensors.values())
     done = 0
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPool(threads) as pool:
         for key, problem in zip(manifest.tensors, pool.map(check, manifest.tensors), strict=True):
             done += manifest.tensors[key].bytes
             if progress is not None:

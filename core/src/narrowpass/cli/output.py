@@ -245,9 +245,11 @@ def _lines() -> Iterator[Callable[[str, int, int], None]]:
                 click.echo(f"narrowpass: {visible(now)} ({seconds:.0f} s)", err=True)
 
     thread = threading.Thread(target=print_lines, name="narrowpass-progress", daemon=True)
-    thread.start()
+    with contextlib.suppress(RuntimeError):  # the system has no thread more
+        thread.start()
     try:
         yield show
     finally:
         ended.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import onnx_ir as ir
 
 from narrowpass_ir.io import MappedTensor
 from narrowpass_ir.tensors.streaming import SAMPLED, digest, sample
+from narrowpass_ir.tensors.threads import ThreadPool
 
 
 def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]:
@@ -31,7 +31,7 @@ def first_equal(tensors: Sequence[ir.TensorProtocol], threads: int) -> list[int]
         by_type[tensor.dtype, tuple(tensor.shape.numpy())].append(index)
 
     materialize = threading.Lock()
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPool(threads) as pool:
 
         def sample_or_hash(index: int) -> tuple[bytes, str | None]:
             sampled = sample(tensors[index])

@@ -22,6 +22,7 @@ from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io import MappedTensor
 from narrowpass_ir.tensors.streaming import CHUNK, Digest, default_threads, stream
+from narrowpass_ir.tensors.threads import ThreadPool
 
 ALIGNMENT = 64
 """Each tensor starts at a multiple of this many bytes in the file."""
@@ -285,7 +286,7 @@ def write(
     _write_at(fd, layout.header, 0)
     # The largest first, so that no thread is left alone with it at the end.
     order = sorted(tensors, key=lambda key: -layout.entries[key].nbytes)
-    with _sync_in_background(fd), ThreadPoolExecutor(threads or default_threads()) as pool:
+    with _sync_in_background(fd), ThreadPool(threads or default_threads()) as pool:
         try:
             futures = {key: pool.submit(put, key) for key in order}
             _, waiting = wait(futures.values(), return_when=FIRST_EXCEPTION)
@@ -316,12 +317,15 @@ def _sync_in_background(fd: int) -> Iterator[None]:
             sync(fd)
 
     with ThreadPoolExecutor(1) as pool:
-        repeated = pool.submit(repeat)
+        repeated = None
+        with contextlib.suppress(RuntimeError):  # no thread more: the last sync writes all of it
+            repeated = pool.submit(repeat)
         try:
             yield
         finally:
             end.set()
-        repeated.result()
+        if repeated is not None:
+            repeated.result()
 
 
 def _raise_first(errors: list[BaseException | None]) -> None:

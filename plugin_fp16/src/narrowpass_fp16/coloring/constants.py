@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import onnx_ir as ir
@@ -11,6 +10,7 @@ import onnx_ir as ir
 from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.io import rounding, rounding_at_most
+from narrowpass_ir.tensors.threads import ThreadPool
 
 _ROUNDING = 4e-3
 """The error of a constant relative to it, as root mean squares, up to which it is rounded; rounding
@@ -53,7 +53,7 @@ class Constants:
     def judge(self, tensors: Iterable[ir.TensorProtocol]) -> None:
         """Read constants, several at once, so that `against` need not."""
         unknown = {id(tensor): tensor for tensor in tensors if id(tensor) not in self._known}
-        with ThreadPoolExecutor(min(_MOST_THREADS, usable_processors())) as pool:
+        with ThreadPool(min(_MOST_THREADS, usable_processors())) as pool:
             found = pool.map(self._judge, unknown.values())
             self._known.update(zip(unknown, found, strict=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from narrowpass_int4.matrices import Matrix
 from narrowpass_int4.methods.compensation import compensation
 from narrowpass_int4.methods.curvature import Curvature
 from narrowpass_int4.threads import workers
+from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_reference import blas_threads
 
 Array = np.ndarray[Any, Any]
@@ -151,7 +151,7 @@ def _multiplied(narrow: Array, wide: Array | None) -> list[tuple[Array, Array | 
     if narrow.shape[1] > _DOUBLE or share == count:
         return [multiply(slice(None))]
     parts = [slice(first, first + share) for first in range(0, count, share)]
-    with blas_threads(1), ThreadPoolExecutor(len(parts)) as pool:
+    with blas_threads(1), ThreadPool(len(parts)) as pool:
         return list(pool.map(multiply, parts))
 
 

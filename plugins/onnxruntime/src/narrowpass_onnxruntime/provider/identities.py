@@ -9,13 +9,13 @@ import contextlib
 import hashlib
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.provider.graph import Tensor, element_type, memory_of
 from narrowpass_onnxruntime.provider.library import ffi, lib
@@ -96,7 +96,7 @@ class Identities:
             return hashlib.sha256(memory.data).hexdigest()
         pairs = np.empty((-(-memory.nbytes // lib.NP_CONDENSE_BLOCK), 2), np.uint64)
         share = -(-len(pairs) // self._threads)  # blocks of a thread
-        with ThreadPoolExecutor(self._threads) as pool:
+        with ThreadPool(self._threads) as pool:
             for _ in pool.map(
                 lambda first: self._condense(memory, pairs, first, share),
                 range(0, len(pairs), share),

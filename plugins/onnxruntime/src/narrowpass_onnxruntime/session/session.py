@@ -7,7 +7,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from narrowpass.bundle import is_bundle
 from narrowpass.errors import DataError, NarrowpassError, UsageError
+from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_onnxruntime.session.binding import IOBinding
 from narrowpass_onnxruntime.session.creation import Created, Request, create
 from narrowpass_onnxruntime.session.errors import error, is_installed, unsupported
@@ -72,7 +72,7 @@ class InferenceSession:
         self._sess_options = sess_options
         self._settings = SessionSettings.of(sess_options)
         self._source = Source.of(path_or_bytes, self._settings.data_folder)
-        self._worker: tuple[int, ThreadPoolExecutor] | None = None  # of a process
+        self._worker: tuple[int, ThreadPool] | None = None  # of a process
         self._starting = threading.Lock()
         self._profile = Profile(self._settings.profile_prefix) if self._settings.profile else None
         self._open(Providers.of(providers, provider_options))
@@ -246,7 +246,7 @@ class InferenceSession:
             process = os.getpid()
             if self._worker is None or self._worker[0] != process:
                 # A forked child has the object, and not its thread.
-                self._worker = process, ThreadPoolExecutor(1, "narrowpass-run-async")
+                self._worker = process, ThreadPool(1, "narrowpass-run-async")
             worker = self._worker[1]
 
         def work() -> None:

@@ -36,7 +36,6 @@ import os
 import platform
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -47,6 +46,7 @@ from narrowpass.errors import ModelError
 from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.io import MappedFile
+from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_planning.weights.entry import ALIGNMENT, Entry
 from narrowpass_planning.weights.packer import Packer, UnusableError
 from narrowpass_planning.weights.store import OWN_ALGORITHM
@@ -109,11 +109,14 @@ class PackedFile:
         # Without O_NONBLOCK a FIFO would hang here, before it can be refused.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         descriptor = os.open(path, flags)
-        status = os.fstat(descriptor)
-        reason = distrust_file(path, status)
-        if reason:
+        try:
+            status = os.fstat(descriptor)
+            reason = distrust_file(path, status)
+            if reason:
+                raise UntrustedError(reason)
+        except (OSError, UntrustedError):
             os.close(descriptor)
-            raise UntrustedError(reason)
+            raise
         self.status = _status(status)
         try:
             self._file = MappedFile(descriptor, str(path))
@@ -154,11 +157,12 @@ class PackedFile:
             return digest.hexdigest() != item.sha256
 
         try:
-            with ThreadPoolExecutor(usable_processors()) as pool:
+            with ThreadPool(usable_processors()) as pool:
                 wrong = list(pool.map(is_wrong, self.entries))
+            status = _status(self._file.status())
         except ModelError as error:
             raise UnusableError(str(error)) from error
-        if _status(self._file.status()) != self.status:
+        if status != self.status:
             raise UnusableError(f"{self.path}: it was changed while it was read")
         return [item for item, is_it in zip(self.entries, wrong, strict=True) if is_it]
 
