@@ -48,6 +48,24 @@ def test_a_disk_that_fails(saved, monkeypatch):
         Bundle.load(saved)
 
 
+def test_a_disk_that_fails_when_a_file_is_looked_at(saved, monkeypatch):
+    opened = []
+    stat_of = os.fstat
+
+    def failing(descriptor):
+        if stat.S_ISREG(stat_of(descriptor).st_mode):
+            opened.append(descriptor)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return stat_of(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", failing)
+        with pytest.raises(BundleError, match="cannot be opened: Input/output error"):
+            Bundle.load(saved)
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(opened[0])
+
+
 def test_a_disk_that_fails_when_a_file_is_closed(saved, monkeypatch):
     class Failing(io.BytesIO):
         def close(self):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from narrowpass import Pipeline
@@ -35,6 +38,21 @@ def test_pipelines_of_the_project_around_a_folder_are_known(tmp_path, plugins):
 def test_a_project_without_pipelines_adds_none(tmp_path, plugins, text):
     write(tmp_path, text)
     assert registry_for(plugins, tmp_path).pipelines == {}
+
+
+def test_a_folder_that_cannot_be_looked_into_has_no_project_file(tmp_path, monkeypatch):
+    """As one above the current folder may be, whose owner lets others pass through its folders."""
+    nearest = tmp_path / "pyproject.toml"
+    nearest.write_text("")
+    stat = os.stat
+
+    def refused(path, *given, **more):
+        if str(path).startswith(str(tmp_path / "inner")):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, *given, **more)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert project_file(tmp_path / "inner") == nearest
 
 
 def test_the_nearest_project_file_counts(tmp_path):

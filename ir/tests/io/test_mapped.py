@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import io
@@ -305,3 +306,25 @@ def test_bytes_as_elements_of_another_type(dtype, shape):
     assert stream.getvalue() == raw.tobytes()
     with pytest.raises(ValueError, match="12 bytes are not"):
         ViewedTensor(ir.Tensor(raw), kind, (5, 5))
+
+
+def refuse(*_args: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_file_that_cannot_be_looked_at(tmp_path, monkeypatch):
+    """As on a disk that fails between opening and reading: the descriptor is closed."""
+    path = tmp_path / "data"
+    path.write_bytes(b"0123")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", refuse)
+        fd = os.open(path, os.O_RDONLY)
+        with pytest.raises(ModelError, match="cannot be read: Input/output error"):
+            MappedFile(fd, "data")
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+    file = MappedFile(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", refuse)
+        with pytest.raises(ModelError, match="cannot be read: Input/output error"):
+            file.check_size()

@@ -461,3 +461,15 @@ def test_initializers_are_declared_once(tmp_path):
     proto.graph.value_info.append(onnx.helper.make_tensor_value_info("t", 1, [2]))
     save_model(ir.from_proto(proto), path)
     assert [info.name for info in onnx.load(path).graph.value_info] == ["w", "t"]
+
+
+def test_a_disk_that_fails_while_the_checker_looks(tmp_path, monkeypatch):
+    """The checker is C++: it raises a RuntimeError where ``std::filesystem`` has an error."""
+
+    def refuse(_name: str) -> None:
+        raise RuntimeError("filesystem error: status: Input/output error [m.onnx]")
+
+    monkeypatch.setattr(onnx.checker, "check_model", refuse)
+    with pytest.raises(OutputError, match=r"status: Input/output error"):
+        save_model(model_of(), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []

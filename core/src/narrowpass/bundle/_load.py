@@ -66,13 +66,17 @@ class Folder:
             BundleError: it is not a regular file, or cannot be opened.
         """
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = -1
         try:
             fd = os.open(name, flags, dir_fd=self._fd)
+            mode = os.fstat(fd).st_mode
         except FileNotFoundError:
             raise
         except OSError as error:
+            if fd >= 0:
+                os.close(fd)
             raise BundleError(f"{self.path}: {name} cannot be opened: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        if not stat.S_ISREG(mode):
             os.close(fd)
             raise BundleError(f"{self.path}: {name} is not a regular file; build the bundle again")
         return fd

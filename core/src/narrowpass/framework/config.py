@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ def project_file(folder: Path) -> Path | None:
     """Return the nearest ``pyproject.toml`` in `folder` or above it."""
     for place in (folder, *folder.parents):
         candidate = place / "pyproject.toml"
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # noqa: PTH113  # pathlib's raises where it may not look
             return candidate
     return None
 
@@ -70,5 +71,5 @@ def _here() -> Path:
     """Return the current folder; the root where somebody has deleted it."""
     try:
         return Path.cwd()
-    except FileNotFoundError:
+    except OSError:
         return Path("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -21,7 +22,11 @@ _LOG = logging.getLogger("narrowpass")
 
 
 def check_file(path: str | os.PathLike[str]) -> str | None:
-    """Return what onnx.checker says against the file at `path`; None where it says nothing."""
+    """Return what onnx.checker says against the file at `path`; None where it says nothing.
+
+    Raises:
+        OSError: the system refuses to look at the files.
+    """
     name = os.fspath(path)
     try:
         name.encode()
@@ -33,6 +38,8 @@ def check_file(path: str | os.PathLike[str]) -> str | None:
         onnx.checker.check_model(name)
     except (onnx.checker.ValidationError, ValueError) as error:
         return _one_line(error)
+    except RuntimeError as error:  # std::filesystem's, whose errno is in the text alone
+        raise OSError(errno.EIO, _one_line(error), name) from error
     return None
 
 

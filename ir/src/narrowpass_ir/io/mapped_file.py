@@ -61,7 +61,11 @@ class MappedFile(Uncopied):
         else:
             self.name = name or os.fspath(source)
             fd = _open(source, self.name)
-        status = os.fstat(fd)
+        try:
+            status = os.fstat(fd)
+        except OSError as error:
+            os.close(fd)
+            raise self._unread_error(error) from error
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise ModelError(f"{self.name}: not a regular file; pass a file that holds data")
@@ -86,9 +90,12 @@ class MappedFile(Uncopied):
         """Return what the system says of the file now.
 
         Raises:
-            ModelError: it was closed.
+            ModelError: it was closed, or the system does not say.
         """
-        return os.fstat(self._descriptor())
+        try:
+            return os.fstat(self._descriptor())
+        except OSError as error:
+            raise self._unread_error(error) from error
 
     def check_size(self) -> None:
         """Raise unless the file is as long as it was when it was opened.
@@ -116,9 +123,9 @@ class MappedFile(Uncopied):
             try:
                 part = os.pread(self._descriptor(), min(size, 1 << 30), offset)
             except OSError as error:
-                raise ModelError(f"{self.name}: cannot be read: {error.strerror}") from error
+                raise self._unread_error(error) from error
             if not part:
-                raise self._shrunk_error(os.fstat(self._descriptor()).st_size)
+                raise self._shrunk_error(self.status().st_size)
             parts.append(part)
             offset += len(part)
             size -= len(part)
@@ -132,9 +139,9 @@ class MappedFile(Uncopied):
             try:
                 count = os.preadv(self._descriptor(), [target[: 1 << 30]], offset)
             except OSError as error:
-                raise ModelError(f"{self.name}: cannot be read: {error.strerror}") from error
+                raise self._unread_error(error) from error
             if not count:
-                raise self._shrunk_error(os.fstat(self._descriptor()).st_size)
+                raise self._shrunk_error(self.status().st_size)
             offset += count
             target = target[count:]
 
@@ -169,6 +176,9 @@ class MappedFile(Uncopied):
         if self.closed:
             raise ModelError(f"{self.name}: already closed; load it again")
         return self._fd
+
+    def _unread_error(self, error: OSError) -> ModelError:
+        return ModelError(f"{self.name}: cannot be read: {error.strerror}")
 
     def _shrunk_error(self, now: int) -> ModelError:
         return ModelError(

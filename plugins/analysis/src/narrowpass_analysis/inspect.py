@@ -63,7 +63,10 @@ def _problems(path: str, show: Any) -> list[str]:
     if Path(path).is_dir():
         return bundle.verify(path, progress=lambda done, total: show("reading", done, total))
     load_model(path)
-    complaint = check_file(path)
+    try:
+        complaint = check_file(path)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
     return [] if complaint is None else [f"{path}: onnx.checker says: {complaint}"]
 
 
