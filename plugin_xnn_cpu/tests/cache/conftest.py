@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,15 @@ import narrowpass
 from narrowpass_planning.program import compiled_graph, method
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def public():
+    """Return a folder that every user may enter, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 @pytest.fixture

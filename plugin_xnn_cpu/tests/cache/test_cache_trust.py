@@ -17,11 +17,13 @@ import onnx_ir as ir
 import pytest
 from cache_kit import INPUT as X
 from cache_kit import (
+    as_user,
     command,
     compiled,
     linear,
     loads,
     network,
+    own,
     path_of,
     resigned,
     result,
@@ -273,8 +275,27 @@ DISTRUSTED = {
 @pytest.mark.parametrize("name", DISTRUSTED)
 def test_files_that_others_can_write_are_not_used(bundle, cache, caplog, name):
     change, reason, remedy = DISTRUSTED[name]
-    before = cache.read_bytes()
     change(cache)
+    check_unused(bundle, cache, caplog, (name, reason, remedy))
+
+
+@pytest.mark.skipif(not ROOT, reason="the test above is a user's")
+@pytest.mark.parametrize("name", DISTRUSTED)
+def test_files_that_others_can_write_are_not_used_by_a_user(public, caplog, name):
+    change, reason, remedy = DISTRUSTED[name]
+    bundle = saved(public / "b.narrow", main=network())
+    assert loads(bundle, public / "cache") == [3, 0, 0]
+    command("verify", "--cache-dir", public / "cache")
+    own(public)
+    cache = path_of(bundle, public / "cache")
+    change(cache)
+    as_user(lambda: check_unused(bundle, cache, caplog, (name, reason, remedy)))
+
+
+def check_unused(bundle, cache, caplog, wanted):
+    """Load thrice without the cache; the user is warned once, and nothing is written."""
+    name, reason, remedy = wanted
+    before = cache.read_bytes()
     with caplog.at_level(logging.WARNING, "narrowpass"):
         assert loads(bundle, cache.parent) == [3, 3, 3]
     (record,) = caplog.records  # once
@@ -392,14 +413,41 @@ assert sorted(p.suffix for p in folder.iterdir()) == [".lock"], list(folder.iter
     assert loads(bundle, tmp_path / "cache") == [3, 0, 0]
 
 
-def test_a_folder_that_can_only_be_read(tmp_path, bundle, cache):
-    if ROOT:
-        pytest.skip("the superuser may write everywhere")
-    cache.parent.chmod(0o555)
+@pytest.mark.parametrize("whose", ["of the user", "of the superuser"])
+def test_a_folder_that_can_only_be_read(public, whose):
+    """A user's own, and one that the superuser has filled for all."""
+    folder = public / "cache"
+    bundle = saved(public / "b.narrow", main=network())
+    assert loads(bundle, folder) == [3, 0, 0]
+    if whose == "of the user":
+        own(public)
+    elif not ROOT:
+        pytest.skip("only the superuser can fill it")
+    names = sorted(folder.iterdir())
+    folder.chmod(0o555)
+
+    def read():
+        assert loads(bundle, folder) == [0, 0, 0]
+        with pytest.raises(PermissionError):
+            (folder / "new").touch()
+
     try:
-        assert loads(bundle, cache.parent) == [0, 0, 0]
+        as_user(read)
     finally:
-        cache.parent.chmod(0o755)
+        folder.chmod(0o755)
+    assert sorted(folder.iterdir()) == names
+
+
+@pytest.mark.skipif(not ROOT, reason="only the superuser has files that a user cannot read")
+def test_a_file_that_cannot_be_read(public):
+    """The weights are packed, and the file stays."""
+    bundle = saved(public / "b.narrow", main=network())
+    assert loads(bundle, public / "cache") == [3, 0, 0]
+    cache = path_of(bundle, public / "cache")
+    before = cache.read_bytes()
+    cache.chmod(0o600)
+    as_user(lambda: loads(bundle, public / "cache") == [3, 3, 3] or pytest.fail("it was used"))
+    assert cache.read_bytes() == before
 
 
 def test_a_cache_file_that_is_cut_off_while_it_is_checked(bundle, cache):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cache_kit import INPUT, linear
+from cache_kit import INPUT, NOBODY, as_user, linear, network, own
 from stored_kit import save, stored
+
+import narrowpass
 
 pytestmark = pytest.mark.anywhere
 
@@ -53,6 +55,30 @@ def test_a_file_of_another_user(tmp_path, network_path, load, planned):
     (tmp_path / "cache").chmod(0o777)
     load().close()
     assert planned == ["main"] * 3
+
+
+@pytest.mark.parametrize("whose", ["another's", "the superuser's", "the user's"])
+def test_a_user_reads_files_of_some(public, planned, whose):
+    """Those of other users are planned again and replaced, where the folder is the user's."""
+    if os.geteuid():
+        pytest.skip("only the superuser can become another user")
+    path, chosen = save(public, main=network()), {"threads": 1, "cache_dir": public / "cache"}
+    for _ in range(2):
+        narrowpass.load(path, "xnn-cpu", **chosen).close()
+    assert planned == ["main"]
+    own(public)
+    for file in stored(public):
+        owner = {"another's": 12345, "the superuser's": 0, "the user's": NOBODY}[whose]
+        os.chown(file, owner, owner)
+
+    def load():
+        for _ in range(2):
+            narrowpass.load(path, "xnn-cpu", **chosen).close()
+        assert planned == (["main"] * 2 if whose == "another's" else ["main"])
+        owners = {file.stat().st_uid for file in stored(public)}
+        assert owners == ({0} if whose == "the superuser's" else {NOBODY})
+
+    as_user(load)
 
 
 def test_a_document_under_the_name_of_another(tmp_path, load, planned):

@@ -159,6 +159,35 @@ def fork(work: Callable[[], object]) -> int:
         os._exit(code)
 
 
+NOBODY = 65534
+"""The number of a user, and of a group, that own nothing."""
+
+
+def as_user(work: Callable[[], object]) -> None:
+    """Do the work in a process of `NOBODY`, where this one is the superuser's; else here.
+
+    What it needs is imported already: that user may not read the packages.
+    """
+    if os.geteuid():
+        work()
+        return
+
+    def change() -> None:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        work()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(fork(change), 0)[1]) == 0
+
+
+def own(folder: Path) -> None:
+    """Let the user of `as_user` own a folder and all in it."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+
+
 def command(*arguments: object) -> tuple[int, str]:
     """Run ``narrowpass cache``; return its exit code and what it printed."""
     with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()) as text:
