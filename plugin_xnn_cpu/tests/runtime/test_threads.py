@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from xnn_kit import compile_model
+from xnn_kit import compile_model, compile_with
 
+from narrowpass import Bundle
 from narrowpass.runtime.backend import Program
+from narrowpass_ir.state import State
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
 
 pytestmark = pytest.mark.once
 
@@ -82,3 +92,105 @@ def test_runs_at_the_same_time_share_the_workers(pause):
 
         with ThreadPoolExecutor(4) as runs:
             list(runs.map(work, (first, second, first, second), range(4)))
+
+
+def in_a_thread(work: Callable[[], T]) -> T:
+    """Do the work in a thread that ends with it."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join()
+    (result,) = results
+    return result
+
+
+def right_for(model: onnx.ModelProto, x: Array) -> Array:
+    right: Array = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})[0]
+    return right
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("cached", [False, True], ids=["alone", "with a cache"])
+def test_the_thread_that_loads_ends(tmp_path, threads, cached):
+    """Others run the program, load a second one that shares its weights, and close both."""
+    model = attention_free_layer()
+    x = RNG.standard_normal((300, 96)).astype(np.float32)
+    right = right_for(model, x)
+    Bundle({"main": ir.from_proto(model)}).save(tmp_path / "b.narrow")
+
+    def load() -> Program:
+        bundle = Bundle.load(tmp_path / "b.narrow")
+        place = {"cache_dir": tmp_path / "cache"} if cached else {"cache": False}
+        return compile_with(bundle, {"threads": threads, **place})
+
+    def run(program: Program) -> None:
+        np.testing.assert_allclose(program.run({"x": x})["y"], right, rtol=1e-4, atol=1e-5)
+
+    first = in_a_thread(load)
+    gc.collect()
+    for _ in range(3):
+        in_a_thread(lambda: run(first))
+    second = in_a_thread(load)
+    in_a_thread(first.close)
+    gc.collect()
+    run(second)
+    in_a_thread(lambda: run(second))
+    second.close()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_threads_that_run_once(threads):
+    """200 threads, eight at once, that end while others run: no run waits for one that is gone."""
+    model = attention_free_layer()
+    feeds = [RNG.standard_normal((rows, 96)).astype(np.float32) for rows in (3, 40, 300)]
+    wanted = [right_for(model, x) for x in feeds]
+    problems: list[BaseException] = []
+    places = threading.Semaphore(8)
+
+    with compile_model(model, threads=threads) as program:
+
+        def run(number: int) -> None:
+            try:
+                got = program.run({"x": feeds[number % 3]})["y"]
+                np.testing.assert_allclose(got, wanted[number % 3], rtol=1e-4, atol=1e-5)
+            except BaseException as problem:  # noqa: BLE001  # the thread of the test has it
+                problems.append(problem)
+            finally:
+                places.release()
+
+        before = threading.active_count()
+        started = []
+        for number in range(200):
+            places.acquire()
+            thread = threading.Thread(target=run, args=(number,), daemon=True)
+            thread.start()
+            started.append(thread)
+        for thread in started:
+            thread.join()
+        assert problems == []
+        assert threading.active_count() <= before + threads
+        run(2)
+    assert problems == []
+
+
+def test_a_session_outlives_the_threads_that_step_it():
+    """Each step of a cumulative sum is another thread's, which ends."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[1, 4] x, float[1, past, 4] before)
+            => (float[1, 4] y, float[1, total, 4] after)
+        <int64[1] one = {1}> {
+            row = Unsqueeze(x, one)
+            after = Concat <axis = 1> (before, row)
+            y = ReduceSum <keepdims = 0> (after, one)
+        }
+    """)
+    states = [State("before", "after", 1)]
+    rows = RNG.standard_normal((20, 1, 4)).astype(np.float32)
+    bundle = Bundle({"main": ir.from_proto(model)}, states=states)
+    with in_a_thread(lambda: compile_with(bundle, {"threads": 2})) as program:
+        session = in_a_thread(program.session)
+        for count in range(1, 21):
+            got = in_a_thread(lambda: session.run({"x": rows[count - 1]})["y"])  # noqa: B023
+            np.testing.assert_allclose(got, rows[:count].sum(0), rtol=1e-5, atol=1e-5)
+        in_a_thread(session.close)
