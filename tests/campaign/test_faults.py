@@ -14,14 +14,14 @@ from faults.shim import CALLS
 pytest.importorskip("narrowpass_xnn_cpu")
 pytestmark = pytest.mark.once
 
-IN_MEMORY = ("malloc", "own", "clock")
-"""What a scenario without files has."""
+FEW = {"compiling": ("malloc", "own", "clock", "thread"), "starting": ("thread",)}
+"""The calls of a scenario without files, and of one that is about threads."""
 
 ALL = [
     (scenario, call, error)
     for scenario in ALLOWED
     if scenario not in SESSIONS
-    for call in (IN_MEMORY if scenario == "compiling" else CALLS)
+    for call in FEW.get(scenario, CALLS)
     for error in ERRORS[call]
 ]
 SOME = [
@@ -45,6 +45,9 @@ SOME = [
     ("measuring", "pwrite", "kill"),
     ("calibrating", "write", "ENOSPC"),
     ("calibrating", "rename", "kill"),
+    ("starting", "thread", "EAGAIN"),
+    ("saving", "thread", "EAGAIN"),
+    ("saving", "stat", "EIO"),
 ]
 
 

@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -15,14 +17,17 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#include <utime.h>
 
 enum call { WRITE, PWRITE, FSYNC, RENAME, MMAP, OPEN, FTRUNCATE, MALLOC, READ, PREAD, MKDIR, UNLINK,
-            LINK, LOCK, CLOSE, STAT, READDIR, UTIME, LSEEK, CHMOD, RMDIR, CLOCK, OWN };
+            LINK, LOCK, CLOSE, STAT, READDIR, UTIME, LSEEK, CHMOD, RMDIR, CLOCK, OWN, THREAD };
 
 /* What np_fault_arm takes in place of an errno: half of the bytes; the end of the process. */
 enum { SHORT = 0, KILL = -1 };
@@ -138,6 +143,70 @@ ssize_t read(int fd, void *data, size_t size) {
 PREAD_AS(pread, off_t)
 PREAD_AS(pread64, off64_t)
 
+/* Half of the bytes, or one, are those of the first part. */
+#define VECTOR(call)                                               \
+  struct iovec first;                                              \
+  if (fd > 2 && fails(call)) {                                     \
+    if (failure) FAIL(-1);                                         \
+    first = parts[0];                                              \
+    first.iov_len = first.iov_len > 1 ? first.iov_len / 2 : first.iov_len; \
+    parts = &first, count_of = 1;                                  \
+  }
+
+#define VECTOR_AS(name, call)                                 \
+  ssize_t name(int fd, const struct iovec *parts, int count_of) { \
+    NEXT(ssize_t, #name, int, const struct iovec *, int);     \
+    VECTOR(call)                                              \
+    return next(fd, parts, count_of);                         \
+  }
+VECTOR_AS(readv, READ)
+VECTOR_AS(writev, WRITE)
+
+#define VECTOR_AT_AS(name, call, offset)                                   \
+  ssize_t name(int fd, const struct iovec *parts, int count_of, offset at) { \
+    NEXT(ssize_t, #name, int, const struct iovec *, int, offset);          \
+    VECTOR(call)                                                           \
+    return next(fd, parts, count_of, at);                                  \
+  }
+VECTOR_AT_AS(preadv, PREAD, off_t)
+VECTOR_AT_AS(preadv64, PREAD, off64_t)
+VECTOR_AT_AS(pwritev, PWRITE, off_t)
+VECTOR_AT_AS(pwritev64, PWRITE, off64_t)
+
+/* os.preadv and os.pwritev call these. */
+#define VECTOR_FLAGS_AS(name, call, offset)                                           \
+  ssize_t name(int fd, const struct iovec *parts, int count_of, offset at, int flags) { \
+    NEXT(ssize_t, #name, int, const struct iovec *, int, offset, int);                \
+    VECTOR(call)                                                                      \
+    return next(fd, parts, count_of, at, flags);                                      \
+  }
+VECTOR_FLAGS_AS(preadv2, PREAD, off_t)
+VECTOR_FLAGS_AS(preadv64v2, PREAD, off64_t)
+VECTOR_FLAGS_AS(pwritev2, PWRITE, off_t)
+VECTOR_FLAGS_AS(pwritev64v2, PWRITE, off64_t)
+
+/* Copies within the kernel are writes. */
+#define SENDFILE_AS(name, offset)                                \
+  ssize_t name(int to, int from, offset *at, size_t size) {      \
+    NEXT(ssize_t, #name, int, int, offset *, size_t);            \
+    if (fails(WRITE)) {                                          \
+      if (failure) FAIL(-1);                                     \
+      size = size > 1 ? size / 2 : size;                         \
+    }                                                            \
+    return next(to, from, at, size);                             \
+  }
+SENDFILE_AS(sendfile, off_t)
+SENDFILE_AS(sendfile64, off64_t)
+
+ssize_t copy_file_range(int from, off64_t *a, int to, off64_t *b, size_t size, unsigned flags) {
+  NEXT(ssize_t, "copy_file_range", int, off64_t *, int, off64_t *, size_t, unsigned);
+  if (fails(WRITE)) {
+    if (failure) FAIL(-1);
+    size = size > 1 ? size / 2 : size;
+  }
+  return next(from, a, to, b, size, flags);
+}
+
 int mkdir(const char *path, mode_t mode) {
   NEXT(int, "mkdir", const char *, mode_t);
   if (fails(MKDIR)) FAIL(-1);
@@ -158,7 +227,7 @@ int unlink(const char *path) {
 
 int unlinkat(int folder, const char *path, int flags) {
   NEXT(int, "unlinkat", int, const char *, int);
-  if (fails(UNLINK)) FAIL(-1);
+  if (fails(flags & AT_REMOVEDIR ? RMDIR : UNLINK)) FAIL(-1);
   return next(folder, path, flags);
 }
 
@@ -170,6 +239,12 @@ int unlinkat(int folder, const char *path, int flags) {
   }
 SYNC_AS(fsync)
 SYNC_AS(fdatasync)
+
+int msync(void *at, size_t size, int flags) {
+  NEXT(int, "msync", void *, size_t, int);
+  if (fails(FSYNC)) FAIL(-1);
+  return next(at, size, flags);
+}
 
 int rename(const char *from, const char *to) {
   NEXT(int, "rename", const char *, const char *);
@@ -211,6 +286,41 @@ MMAP_AS(mmap64, off64_t)
 OPEN_AS(open)
 OPEN_AS(open64)
 
+/* What is opened by its name in a folder, as bundles and files of the cache are. */
+#define OPENAT_AS(name)                                    \
+  int name(int folder, const char *path, int flags, ...) { \
+    NEXT(int, #name, int, const char *, int, ...);         \
+    va_list rest;                                          \
+    va_start(rest, flags);                                 \
+    const int mode = va_arg(rest, int);                    \
+    va_end(rest);                                          \
+    if (fails(OPEN)) FAIL(-1);                             \
+    return next(folder, path, flags, mode);                \
+  }
+OPENAT_AS(openat)
+OPENAT_AS(openat64)
+
+#define FOPEN_AS(name)                               \
+  FILE *name(const char *path, const char *how) {    \
+    NEXT(FILE *, #name, const char *, const char *); \
+    if (fails(OPEN)) FAIL(NULL);                     \
+    return next(path, how);                          \
+  }
+FOPEN_AS(fopen)
+FOPEN_AS(fopen64)
+
+DIR *opendir(const char *path) {
+  NEXT(DIR *, "opendir", const char *);
+  if (fails(OPEN)) FAIL(NULL);
+  return next(path);
+}
+
+DIR *fdopendir(int fd) {
+  NEXT(DIR *, "fdopendir", int);
+  if (fails(OPEN)) FAIL(NULL);
+  return next(fd);
+}
+
 #define TRUNCATE_AS(name, offset)        \
   int name(int fd, offset size) {        \
     NEXT(int, #name, int, offset);       \
@@ -219,6 +329,15 @@ OPEN_AS(open64)
   }
 TRUNCATE_AS(ftruncate, off_t)
 TRUNCATE_AS(ftruncate64, off64_t)
+
+#define ALLOCATE_AS(name, offset)              \
+  int name(int fd, offset at, offset size) {   \
+    NEXT(int, #name, int, offset, offset);     \
+    if (fails(FTRUNCATE)) return failure;      \
+    return next(fd, at, size);                 \
+  }
+ALLOCATE_AS(posix_fallocate, off_t)
+ALLOCATE_AS(posix_fallocate64, off64_t)
 
 int link(const char *from, const char *to) {
   NEXT(int, "link", const char *, const char *);
@@ -290,6 +409,57 @@ FSTAT_AS(fstat64, stat64)
 FSTATAT_AS(fstatat, stat)
 FSTATAT_AS(fstatat64, stat64)
 
+int statx(int folder, const char *path, int flags, unsigned mask, struct statx *to) {
+  NEXT(int, "statx", int, const char *, int, unsigned, struct statx *);
+  if (fails(STAT)) FAIL(-1);
+  return next(folder, path, flags, mask, to);
+}
+
+/* The names that libraries built for an old glibc call. */
+#define OLD_STAT_AS(name, type)                                 \
+  int name(int version, const char *path, struct type *to) {    \
+    NEXT(int, #name, int, const char *, struct type *);         \
+    if (fails(STAT)) FAIL(-1);                                  \
+    return next(version, path, to);                             \
+  }
+OLD_STAT_AS(__xstat, stat)
+OLD_STAT_AS(__xstat64, stat64)
+OLD_STAT_AS(__lxstat, stat)
+OLD_STAT_AS(__lxstat64, stat64)
+
+#define OLD_FSTAT_AS(name, type)                   \
+  int name(int version, int fd, struct type *to) { \
+    NEXT(int, #name, int, int, struct type *);     \
+    if (fails(STAT)) FAIL(-1);                     \
+    return next(version, fd, to);                  \
+  }
+OLD_FSTAT_AS(__fxstat, stat)
+OLD_FSTAT_AS(__fxstat64, stat64)
+
+int access(const char *path, int mode) {
+  NEXT(int, "access", const char *, int);
+  if (fails(STAT)) FAIL(-1);
+  return next(path, mode);
+}
+
+int faccessat(int folder, const char *path, int mode, int flags) {
+  NEXT(int, "faccessat", int, const char *, int, int);
+  if (fails(STAT)) FAIL(-1);
+  return next(folder, path, mode, flags);
+}
+
+ssize_t readlink(const char *path, char *to, size_t size) {
+  NEXT(ssize_t, "readlink", const char *, char *, size_t);
+  if (fails(STAT)) FAIL(-1);
+  return next(path, to, size);
+}
+
+ssize_t readlinkat(int folder, const char *path, char *to, size_t size) {
+  NEXT(ssize_t, "readlinkat", int, const char *, char *, size_t);
+  if (fails(STAT)) FAIL(-1);
+  return next(folder, path, to, size);
+}
+
 #define READDIR_AS(name, type)       \
   struct type *name(DIR *folder) {   \
     NEXT(struct type *, #name, DIR *); \
@@ -309,6 +479,18 @@ int futimens(int fd, const struct timespec times[2]) {
   NEXT(int, "futimens", int, const struct timespec[2]);
   if (fails(UTIME)) FAIL(-1);
   return next(fd, times);
+}
+
+int utime(const char *path, const struct utimbuf *times) {
+  NEXT(int, "utime", const char *, const struct utimbuf *);
+  if (fails(UTIME)) FAIL(-1);
+  return next(path, times);
+}
+
+int utimes(const char *path, const struct timeval times[2]) {
+  NEXT(int, "utimes", const char *, const struct timeval[2]);
+  if (fails(UTIME)) FAIL(-1);
+  return next(path, times);
 }
 
 #define LSEEK_AS(name, offset)                 \
@@ -332,10 +514,28 @@ int fchmod(int fd, mode_t mode) {
   return next(fd, mode);
 }
 
+int fchmodat(int folder, const char *path, mode_t mode, int flags) {
+  NEXT(int, "fchmodat", int, const char *, mode_t, int);
+  if (fails(CHMOD)) FAIL(-1);
+  return next(folder, path, mode, flags);
+}
+
+int fchown(int fd, uid_t user, gid_t group) {
+  NEXT(int, "fchown", int, uid_t, gid_t);
+  if (fails(CHMOD)) FAIL(-1);
+  return next(fd, user, group);
+}
+
 int rmdir(const char *path) {
   NEXT(int, "rmdir", const char *);
   if (fails(RMDIR)) FAIL(-1);
   return next(path);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*start)(void *), void *of) {
+  NEXT(int, "pthread_create", pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  if (fails(THREAD)) return failure;
+  return next(thread, how, start, of);
 }
 
 /* From the n-th look at the clock on it is years ahead or behind. */

@@ -19,6 +19,7 @@ ALLOWED = {
     "filling": re.compile(r"(done|a clear error|MemoryError); right, and cached again"),
     "reading": re.compile(r"(done|a clear error|MemoryError); right, and cached again"),
     "compiling": re.compile(r"(done|a clear error|MemoryError); right again"),
+    "starting": re.compile("(done|a clear error); right again"),
     "measuring": re.compile("(done|MemoryError); whole"),
     "calibrating": re.compile("(done|MemoryError); whole"),
     "sessions": re.compile(r"(done|a clear error|MemoryError); right, and kept again"),
@@ -61,6 +62,7 @@ ERRORS = {
     "rmdir": ("EACCES",),
     "clock": ("ahead", "back"),
     "own": ("ENOMEM",),
+    "thread": ("EAGAIN",),
 }
 
 

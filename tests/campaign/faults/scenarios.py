@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,16 +25,26 @@ import narrowpass
 from faults.compiling import Compiling
 from faults.models import X, expected, model
 from faults.shim import Faults
+from faults.starting import Starting
 from faults.stores import Calibrating, Measuring, Reopening, Sessions
 from narrowpass import Bundle
 from narrowpass.bundle import verify
 from narrowpass.errors import NarrowpassError
 
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR, "ENOMEM": errno.ENOMEM}
-ERRORS |= {"EACCES": errno.EACCES, "ENOLCK": errno.ENOLCK, "short": 0, "kill": -1}
+ERRORS |= {
+    "EACCES": errno.EACCES,
+    "ENOLCK": errno.ENOLCK,
+    "EAGAIN": errno.EAGAIN,
+    "short": 0,
+    "kill": -1,
+}
 ERRORS |= {"ahead": 50, "back": -50}
 """What becomes of a call: an errno, what `faults.c` has a number of its own for, or the years by
 which the clock jumps."""
+
+LONGEST = 120
+"""Seconds after which a child hangs, and is ended by SIGALRM."""
 
 
 class Saving:
@@ -141,7 +152,7 @@ class Reading(_Cached):
 
 SCENARIOS = {"saving": Saving, "filling": Filling, "reading": Reading, "compiling": Compiling}
 SCENARIOS |= {"measuring": Measuring, "calibrating": Calibrating}
-SCENARIOS |= {"sessions": Sessions, "reopening": Reopening}
+SCENARIOS |= {"sessions": Sessions, "reopening": Reopening, "starting": Starting}
 
 
 def attempt(scenario: Any, faults: Faults, call: str, n: int, error: int) -> tuple[int, str]:
@@ -150,6 +161,7 @@ def attempt(scenario: Any, faults: Faults, call: str, n: int, error: int) -> tup
     child = os.fork()
     if not child:
         os.close(reader)
+        signal.alarm(LONGEST)
         outcome = "?"
         faults.arm(call, n, error)
         try:

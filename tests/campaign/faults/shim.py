@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("faults.c")
 CALLS = (
     *("write", "pwrite", "fsync", "rename", "mmap", "open", "ftruncate", "malloc"),
     *("read", "pread", "mkdir", "unlink", "link", "lock", "close", "stat", "readdir", "utime"),
-    *("lseek", "chmod", "rmdir", "clock", "own"),
+    *("lseek", "chmod", "rmdir", "clock", "own", "thread"),
 )
 """In the order of `enum call`."""
 
