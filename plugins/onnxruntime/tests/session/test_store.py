@@ -1,5 +1,6 @@
 """Bundles that sessions keep on disk: found again, and not where anything has changed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from session_kit import ORIGINAL, OURS, RNG, external, model, node, perceptron, value
 
 from narrowpass_onnxruntime.session import source, store
@@ -88,6 +90,28 @@ def test_external_data_that_changes(cache, tmp_path):
     (2 * data).tofile(tmp_path / "weights.bin")
     check(path)
     assert len(kept(cache)) == 2
+
+
+def test_models_that_the_system_says_nothing_of_are_no_one_model(cache, tmp_path, monkeypatch):
+    """Where a disk fails, a file has no status; two of them are two models."""
+    monkeypatch.setattr(source, "status_of", lambda _path: "")
+    for name in ("one.onnx", "two.onnx"):
+        onnx.save(perceptron(WIDTH), tmp_path / name)  # other weights
+        check(tmp_path / name)
+    assert kept(cache) == []
+
+
+def test_a_file_that_cannot_be_looked_at(path, monkeypatch):
+    stat = os.stat
+
+    def failing(given, *more, **named):
+        if str(given) == str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(given))
+        return stat(given, *more, **named)
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(Fail, match="cannot be looked at: Input/output error"):
+        OURS(path)
 
 
 def test_a_model_that_changes_while_it_is_built(cache, path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -152,13 +153,14 @@ class _Build:
     def kept(self) -> tuple[Bundle, Interface]:
         """Return the bundle from the store; build it there where it is missing.
 
-        Small models, and all where the folder cannot be written to, are built in memory.
+        Small models, and all where the folder cannot be written to, are built in memory; so is one
+        whose file the system says nothing of, which another one might be taken for.
         """
         source = self.request.source
         identity = source.identity()
         folder = default_folder(self.request.options.cache_dir)
         store = Store(folder, source.path, identity)
-        note = store.note()
+        note = store.note() if identity else None
         if note is not None:
             overrides = self.request.overrides(note.interface)
             shown = overrides.shown(note.interface)
@@ -169,7 +171,8 @@ class _Build:
         opened = source.read()
         overrides = self.request.overrides(opened.interface)
         shown = overrides.shown(opened.interface)
-        if _size(source, opened.external) < _WORTH_KEEPING or not self._can_be_kept():
+        kept = identity and _size(source, opened.external) >= _WORTH_KEEPING
+        if not kept or not self._can_be_kept():
             return self.in_memory(opened, overrides), shown
         key = self._key(opened.external.values(), overrides)
         try:
@@ -245,9 +248,12 @@ class _Build:
 
 
 def _size(source: Source, external: Mapping[str, str]) -> int:
-    own = len(source.data) if source.data is not None else Path(source.path).stat().st_size
-    files = [Path(path) for path in external]
-    return own + sum(file.stat().st_size for file in files if file.exists())
+    """Return the bytes of a model, without those of files that cannot be looked at."""
+    size = len(source.data or b"")
+    for path in (*(() if source.data is not None else (source.path,)), *external):
+        with contextlib.suppress(OSError):
+            size += Path(path).stat().st_size
+    return size
 
 
 def _status(paths: Iterable[str]) -> dict[str, str]:

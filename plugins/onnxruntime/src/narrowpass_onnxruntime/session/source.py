@@ -49,15 +49,12 @@ class Source:
         Raises:
             TypeError: none of these.
             NoSuchFile: nothing is at the path.
+            Fail: the system does not say what is there.
             NotImplemented: a model in onnxruntime's own format.
         """
         if isinstance(given, str | os.PathLike):
             path = os.fsdecode(given)
-            if not Path(path).exists():
-                raise error(
-                    "NoSuchFile",
-                    f"{path}: no such file; pass the path of an .onnx file or of a bundle",
-                )
+            _look(path)
             if path.endswith(".ort"):
                 raise _own_format(path)
             return cls(path, None, str(Path(path).parent))
@@ -77,8 +74,7 @@ class Source:
     def identity(self) -> str:
         """Return what changes when the model does: the status of its file, or a digest.
 
-        Raises:
-            NoSuchFile: the file is gone.
+        Empty where the file is gone, or the system does not say.
         """
         if self.data is not None:
             folder = os.path.realpath(self.folder)
@@ -101,11 +97,11 @@ class Source:
         return Opened(self, proto, interface_of(proto), status)
 
     def _parse(self) -> onnx.ModelProto:
-        if self.data is None and not Path(self.path).is_file():
-            raise error(
-                "InvalidProtobuf", f"{self.path}: is not a file; pass the path of an .onnx file"
-            )
         try:
+            if self.data is None and not Path(self.path).is_file():
+                raise error(
+                    "InvalidProtobuf", f"{self.path}: is not a file; pass the path of an .onnx file"
+                )
             data = Path(self.path).read_bytes() if self.data is None else self.data
         except OSError as problem:
             raise error("Fail", f"{self.path}: cannot be read: {problem.strerror}") from problem
@@ -124,6 +120,17 @@ class Source:
                 "InvalidArgument", f"{self.name}: has no graph; fetch or export the model again"
             )
         return proto
+
+
+def _look(path: str) -> None:
+    """Raise unless something is at a path."""
+    try:
+        if not Path(path).exists():
+            raise error(
+                "NoSuchFile", f"{path}: no such file; pass the path of an .onnx file or of a bundle"
+            )
+    except OSError as problem:
+        raise error("Fail", f"{path}: cannot be looked at: {problem.strerror}") from problem
 
 
 class Opened:

@@ -157,10 +157,12 @@ def _digest(*parts: str) -> str:
 
 
 def _delete(path: Path) -> None:
-    if path.is_dir():
+    """Delete a file or a folder; what cannot be deleted now stays for another time."""
+    if os.path.isdir(path):  # noqa: PTH112  # pathlib's raises where it may not look
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _distrusted(path: Path) -> str:
