@@ -24,13 +24,13 @@ class Starting:
         self.act()
 
     def act(self) -> str:
-        """Do all of it on two threads or more."""
+        """Do all of it on several threads."""
         path, cache = self.folder / "m.narrow", self.folder / "cache"
         Bundle({"main": model(0)}).save(path, threads=4)
         if verify(path, threads=2):
             return "damaged"
         try:
-            with narrowpass.load(path, "xnn-cpu", threads=2, cache_dir=cache) as program:
+            with narrowpass.load(path, "xnn-cpu", threads=4, cache_dir=cache) as program:
                 result = program.run({"x": X})["y"]
         except NarrowpassError as error:
             return "a clear error" if "thread" in str(error) else f"an unclear error: {error}"
