@@ -15,6 +15,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io import MappedTensor, load_model
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -203,11 +204,6 @@ def link_inside(folder: Path, model: Path) -> Path:
     return model
 
 
-def hard_link(folder: Path, model: Path) -> Path:
-    os.link(model.parent / "m.data", folder / "second name")
-    return model
-
-
 def linked_folder(folder: Path, model: Path) -> Path:
     (folder / "shortcut").symlink_to(model.parent.name)
     return folder / "shortcut" / "m.onnx"
@@ -219,7 +215,7 @@ def linked_model(folder: Path, model: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "arrange", [hub, link_inside, hard_link, linked_folder, linked_model], ids=lambda f: f.__name__
+    "arrange", [hub, link_inside, linked_folder, linked_model], ids=lambda f: f.__name__
 )
 def test_links(
     arrange: Callable[[Path, Path], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -230,6 +226,49 @@ def test_links(
     path = arrange(tmp_path, save(tmp_path / "model", identity_model([tensor]), data))
     assert const(load_model(path), "w").numpy().tolist() == list(range(6))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "1"])
+@pytest.mark.parametrize("name", ["other/m.data", "model/second"])
+def test_hard_links(
+    name: str, value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the other name is; backups and package managers make such links."""
+    data = bytearray()
+    tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32), "w")
+    move_out(tensor, data)
+    path = save(tmp_path / "model", identity_model([tensor]), data)
+    (tmp_path / "other").mkdir()
+    os.link(path.parent / "m.data", tmp_path / name)
+    monkeypatch.delenv("NARROWPASS_ALLOW_HARD_LINKS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NARROWPASS_ALLOW_HARD_LINKS", value)
+    if value != "1":
+        with pytest.raises(ModelError, match=r"'w'.*m\.data has 2 names.*NARROWPASS_ALLOW_HARD"):
+            load_model(path)
+        (path.parent / "copy").write_bytes(data)
+        (path.parent / "copy").replace(path.parent / "m.data")
+    assert const(load_model(path), "w").numpy().tolist() == list(range(6))
+
+
+def test_a_data_file_that_becomes_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a path and the opening of it."""
+    data = bytearray()
+    tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32), "w")
+    move_out(tensor, data)
+    path = save(tmp_path / "model", identity_model([tensor]), data)
+    place, real = path.parent / "m.data", os.open
+    (tmp_path / "secret").write_bytes(bytes(len(data)))
+
+    def swapped(name: str | os.PathLike[str], *args: Any, **more: Any) -> int:
+        if Path(name) == place:
+            place.unlink()
+            place.symlink_to(tmp_path / "secret")
+        return real(name, *args, **more)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(ModelError, match=r"'w'.*m\.data cannot be opened"):
+        load_model(path)
 
 
 def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from narrowpass_ir.io.mapped_file import MappedFile
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that git-lfs left in place of the real one."""
+
+HARD_LINKS_VARIABLE = "NARROWPASS_ALLOW_HARD_LINKS"
+"""The environment variable by which data files may have more than one name."""
 
 _MAX_OFFSET = 2**63 - 1
 
@@ -106,12 +110,34 @@ def _open(location: str, path: str, what: str) -> MappedFile:
         raise ModelError(
             f"{what}: its external data {shown} is not a regular file; put the data file there"
         )
-    file = MappedFile(real, shown)
+    try:
+        # Its links are resolved: one that is there now was put there since.
+        descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ModelError(
+            f"{what}: its data file {shown} cannot be opened: {error.strerror}"
+        ) from error
+    file = MappedFile(descriptor, shown)
+    _check_names(file, what)
     if file.size < 1024 and file.read(0, file.size).startswith(LFS_POINTER):
         raise ModelError(
             f"{what}: its data file {shown} is a git-lfs pointer, not the data; run `git lfs pull`"
         )
     return file
+
+
+def _check_names(file: MappedFile, what: str) -> None:
+    """Refuse a file that has another name, which may be outside the model's folder.
+
+    Judged by the open file: that of a path may change meanwhile.
+    """
+    names = file.status().st_nlink
+    if names > 1 and os.environ.get(HARD_LINKS_VARIABLE, "0") in ("", "0"):
+        raise ModelError(
+            f"{what}: its data file {file.name} has {names} names (hard links), so it may be any "
+            "file of this file system; put a copy in its place, or, where a backup or a package "
+            f"manager linked it, set {HARD_LINKS_VARIABLE}=1"
+        )
 
 
 def _resolve(location: str, path: str, what: str) -> Path:
