@@ -233,7 +233,7 @@ def test_links(
 def test_hard_links(
     name: str, value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the other name is; backups and package managers make such links."""
+    """Wherever the other name is; backups and package managers create such links."""
     data = bytearray()
     tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32), "w")
     move_out(tensor, data)

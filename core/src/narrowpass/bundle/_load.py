@@ -35,6 +35,7 @@ from narrowpass_ir.io.steps import (
     build_model,
     element_type,
     initializers,
+    open_inside,
     parse_model,
     proto_tensors,
     refuse,
@@ -63,12 +64,12 @@ class Folder:
 
         Raises:
             FileNotFoundError: it is not there.
-            BundleError: it is not a regular file, or cannot be opened.
+            BundleError: it is not a regular file, a link that leaves the folder (into the blobs of
+                a hub's cache it may), or cannot be opened.
         """
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         fd = -1
         try:
-            fd = os.open(name, flags, dir_fd=self._fd)
+            fd = open_inside(self._fd, self.path, name)
             mode = os.fstat(fd).st_mode
         except FileNotFoundError:
             raise

@@ -10,6 +10,7 @@ import onnx
 
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io._inline import element_type
+from narrowpass_ir.io._inside import belongs
 from narrowpass_ir.io._walk import proto_tensors
 from narrowpass_ir.io.mapped import serialized_size
 from narrowpass_ir.io.mapped_file import MappedFile
@@ -166,7 +167,7 @@ def _resolve(location: str, path: str, what: str) -> Path:
     except (OSError, RuntimeError) as error:
         raise ModelError(f"{what}: its data file {data} cannot be read: {error}") from error
     # A hub's cache has links to one folder of blobs, named by hash, in place of both files.
-    inside = real.is_relative_to(model.parent.resolve())
+    inside = belongs(real, model.parent.resolve())
     if not inside and real.parent != model.resolve().parent:
         raise ModelError(
             f"{what}: its data file {data} is a link that leaves the model's folder, to {real}; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from narrowpass_ir.io._checker import remember, remembered
 from narrowpass_ir.io._inline import element_type
+from narrowpass_ir.io._inside import open_inside
 from narrowpass_ir.io._refusals import refuse
 from narrowpass_ir.io._walk import initializers, proto_tensors
 from narrowpass_ir.io.load import build_model, parse_model, replace_tensors
@@ -17,6 +18,7 @@ __all__ = [
     "build_model",
     "element_type",
     "initializers",
+    "open_inside",
     "parse_model",
     "proto_tensors",
     "refuse",
