@@ -30,7 +30,8 @@ from differential.recipes import RECIPES, WITHOUT
 from differential.rounding import is_rounding
 from differential.shrink import shrunk
 from differential.slices import OPERATORS, findings_of, run_slice
-from differential.subjects import Finding, Sizes, available
+from differential.running import Sizes
+from differential.subjects import Finding, available
 from differential.upstream import operations, part_of
 
 pytestmark = pytest.mark.once

@@ -1,8 +1,9 @@
 """Run a campaign: ``python -m differential --cases N --seed S --jobs J --out FOLDER``.
 
-Slices of cases run in processes of their own, at each level of instruction sets in turn. A process
-that dies is a finding, with the seed and with what it was doing; the slice goes on behind it.
-Exits with 1 where something was found that `known.toml` does not list.
+Slices of cases run in processes of their own, at each level of instruction sets in turn; from AVX2
+on some of the cases of the slice before run at its level, too, and must have the same bits. A
+process that dies is a finding, with the seed and with what it was doing; the slice goes on behind
+it. Exits with 1 where something was found that `known.toml` does not list.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from differential.slices import run_slice
+from differential.builder import random_case
+from differential.known import known_findings, operators_of, reason_for
+from differential.slices import OPERATORS, run_slice
+from differential.subjects import Finding
 
 ROOT = Path(__file__).resolve().parents[1]
+PLAIN = "plain"
+"""The level without FMA, which has bits of its own."""
 
 
 def levels() -> list[str]:
@@ -43,27 +49,40 @@ class Campaign:
         self.counts: Counter[str] = Counter()
         self.apart: Counter[str] = Counter()
         self.found: list[dict[str, Any]] = []
+        self.digests: dict[int, dict[str, dict[str, str]]] = {}
 
-    def slice(self, first: int, count: int, level: str) -> None:
-        """Run seeds in a process; again behind the seed that it died of."""
-        end = first + count
+    def slice(self, first: int, count: int, level: str, again: range = range(0)) -> None:
+        """Run seeds in a process; again behind the seed that it died of.
+
+        Args:
+            first: the first seed.
+            count: how many.
+            level: the level of instruction sets, "" for the processor's own.
+            again: seeds of which digests alone are computed; see `run_slice`.
+        """
+        begin, end = first, first + count
         while first < end and time.monotonic() < self.deadline:
             state = self.folder / f"state-{first}"
             command = [sys.executable, "-X", "faulthandler", "-m", "differential"]
             command += ["--slice", str(first), "--cases", str(end - first)]
             command += ["--out", str(self.folder), "--state", str(state)]
+            if level == PLAIN:
+                command += ["--no-bits"]
+            elif again:
+                command += ["--again", str(again.start), str(again.stop)]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             if level:
                 environment["NARROWPASS_ISA"] = level
             with (self.folder / f"log-{first}").open("w") as log:
                 done = subprocess.run(command, env=environment, stderr=log, check=False)
             facts = self._result(self.folder / f"{first}.json")
+            self._keep(facts, level)
             if done.returncode == 0:
                 self._add(facts, level, end - first)
                 return
             seed, _, phase = state.read_text().strip().partition(" ")
             # What was counted since the last record is lost; findings are few and are tried again.
-            self._add(facts, level, int(seed) - first)
+            self._add(facts, level, min(max(int(seed) - first, 0), end - first))
             oracle = phase in ("onnxruntime", "onnx's evaluator", "drawing")
             kind = "an oracle died" if oracle else "died"
             self.counts[f"cases that {phase} died of"] += 1
@@ -78,7 +97,35 @@ class Campaign:
                         "known": None,
                     }
                 )
-            first = int(seed) + 1
+            # Beyond the slice it died of a digest, when all else was written.
+            first = int(seed) + 1 if begin <= int(seed) < end else end
+
+    def _keep(self, facts: dict[str, Any], level: str) -> None:
+        for seed, digests in facts.get("digests", {}).items():
+            self.digests.setdefault(int(seed), {})[level or "own"] = digests
+
+    def compare_levels(self) -> None:
+        """Add what has other bits at one level of instruction sets than at another one."""
+        entries = known_findings()
+        for seed, levels in sorted(self.digests.items()):
+            (one, theirs), *others = levels.items()
+            for other, found in others:
+                self.counts["results compared between two levels"] += len(found)
+                for subject in sorted(found):
+                    if found[subject] == theirs.get(subject, found[subject]):
+                        continue
+                    message = f"levels {one} and {other} have other bits"
+                    finding = Finding("other bits", subject, message)
+                    case = random_case(seed, OPERATORS)
+                    self.found.append(
+                        {
+                            "seed": seed,
+                            **vars(finding),
+                            "level": other,
+                            "operators": sorted(set(operators_of(case))) if case else [],
+                            "known": reason_for(case, finding, entries) if case else None,
+                        }
+                    )
 
     def _result(self, path: Path) -> dict[str, Any]:
         if not path.exists():
@@ -124,20 +171,28 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=1000, help="cases of a slice")
     parser.add_argument("--out", type=Path, help="a folder for failing cases")
     parser.add_argument("--slice", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--again", type=int, nargs=2, default=(0, 0), help=argparse.SUPPRESS)
+    parser.add_argument("--no-bits", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--state", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     folder = given.out or Path(tempfile.mkdtemp(prefix="campaign-"))
     if given.slice is not None:
-        run_slice(given.slice, given.cases, folder, given.state)
+        again, bits = range(*given.again), not given.no_bits
+        run_slice(given.slice, given.cases, folder, given.state, again, bits=bits)
         return
     folder.mkdir(parents=True, exist_ok=True)
     campaign = Campaign(folder, time.monotonic() + 60 * given.minutes)
     began, names = time.monotonic(), levels()
     firsts = range(given.seed, given.seed + given.cases, given.part)
+    before = range(0)
     with ThreadPoolExecutor(given.jobs) as pool:
         for index, first in enumerate(firsts):
             count = min(given.part, given.seed + given.cases - first)
-            pool.submit(campaign.slice, first, count, names[index % len(names)])
+            level = names[index % len(names)]
+            pool.submit(campaign.slice, first, count, level, before)
+            if level != PLAIN:
+                before = range(first, first + count)
+    campaign.compare_levels()
     text = campaign.report() + f"\n{time.monotonic() - began:.0f} s; cases are in {folder}\n"
     (folder / "report.txt").write_text(text)
     sys.stdout.write(text)

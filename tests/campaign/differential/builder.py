@@ -18,6 +18,7 @@ from differential.cases import Case
 from differential.draft import Draft, UnfitError
 from differential.elements import Array
 from differential.oracles import run_nodes
+from differential.recipes.chain import Chain
 from differential.traits import DISCONTINUOUS, EXACT
 from differential.upstream import read_by
 
@@ -48,6 +49,8 @@ class Builder:
         last: names of integers too large for float32, which no further node reads.
         slack: absolute error that a last rounding to a quantum may bring.
         zeros: whether shapes with a size of 0 are drawn.
+        least: the oldest operator set of the default domain.
+        hidden: names of values that become no outputs.
     """
 
     seed: int
@@ -60,6 +63,8 @@ class Builder:
     exact: set[str] = field(default_factory=set)
     last: set[str] = field(default_factory=set)
     slack: float = 0.0
+    least: int = 0
+    hidden: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         outer = self.parent
@@ -80,7 +85,8 @@ class Builder:
         fitting = [
             version
             for version in OPSETS[domain]
-            if domain != self.operator[0] or schema_of(self.operator[1], domain, version)
+            if (domain != self.operator[0] or schema_of(self.operator[1], domain, version))
+            and (domain or version >= self.least)
         ]
         # Both oracles know the newer half best, and most models are of it.
         return self.random.choice(fitting + fitting[len(fitting) // 2 :])
@@ -193,6 +199,7 @@ class Builder:
         read = {name for node in self.nodes for name in read_by(node)}
         own = [name for node in self.nodes for name in node.output if name in self.values]
         outputs = [n for n in own if n not in read or self.random.random() < 0.15]
+        outputs = [n for n in outputs if n not in self.hidden]
         outputs = [n for n in outputs if isinstance(self.values[n], np.ndarray)]
         if not outputs:
             return None
@@ -253,6 +260,9 @@ def random_case(seed: int, operators: Sequence[tuple[str, str]]) -> Case | None:
             seed selects, so that all have equally many cases.
     """
     domain, name = operators[seed % len(operators)]
+    if (domain, name) in recipes.PATTERNS:
+        return _pattern(seed, domain, name)
+    operators = [operator for operator in operators if operator not in recipes.PATTERNS]
     builder = Builder(seed, (domain, name))
     more = builder.random.choice((0, 0, 0, 1, 2, 3, 5))
     first = builder.random.randint(0, more)
@@ -262,5 +272,16 @@ def random_case(seed: int, operators: Sequence[tuple[str, str]]) -> Case | None:
             if builder.step(chosen[1], chosen[0]) is not None:
                 break
     if not any(node.op_type == name for node in builder.nodes):
+        return None
+    return builder.case()
+
+
+def _pattern(seed: int, domain: str, name: str) -> Case | None:
+    """Return a model of a pattern; None where the draw came to nothing."""
+    builder = Builder(seed, ("", name), least=19 if domain == recipes.NARROW else 13)
+    builder.zeros = False
+    try:
+        recipes.PATTERNS[domain, name](Chain(builder))
+    except UnfitError:
         return None
     return builder.case()

@@ -14,7 +14,7 @@ from differential.upstream import Operation, operations
 
 LIST = Path(__file__).parents[1] / "known.toml"
 INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-_PLACE = re.compile(r"(?:at [a-z ]+: )?(?P<output>\w+): |.*?node '(?P<node>\w+)'")
+_PLACE = re.compile(r"(?:(?:at|rows) [a-z0-9 ]+: )?(?P<output>\w+): |.*?node '(?P<node>\w+)'")
 """How messages begin that name an output of the graph, or a node, by its first output."""
 
 

@@ -9,20 +9,39 @@ import signal
 import warnings
 from pathlib import Path
 
+from differential.bits import LEVELLED
 from differential.builder import random_case
 from differential.cases import Case
 from differential.known import Known, known_findings, operators_of, reason_for
 from differential.oracles import PHASE, judge
-from differential.recipes import RECIPES
+from differential.recipes import PATTERNS, QDQ, RECIPES
+from differential.running import digests, run_case, run_subject
 from differential.shrink import shrunk
-from differential.subjects import BACKENDS, PIPELINES, Finding, Subject, run_case, run_subject
+from differential.subjects import SUBJECTS, Finding, Subject
+from differential.traits import EXACT
 
-OPERATORS = tuple(sorted(RECIPES))
+OPERATORS = (*sorted(RECIPES), *sorted(PATTERNS))
+"""Those that seeds select: operators of ONNX by domain and name, then patterns of several."""
+
+ARITHMETIC = frozenset(
+    index
+    for index, (domain, name) in enumerate(OPERATORS)
+    if name in LEVELLED - EXACT or domain == QDQ
+)
+LEVELS_OF_ONE = 3
+"""Of so many seeds of such an operator one runs at another level of instruction sets, too."""
 NOTHING, APART = "draws that came to nothing", "cases with oracles apart"
-SUBJECTS = {subject.name: subject for subject in (*BACKENDS, *PIPELINES)}
 
 
-def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
+def is_sampled(seed: int) -> bool:
+    """Report whether a case's results are compared between levels of instruction sets."""
+    times, operator = divmod(seed, len(OPERATORS))
+    return operator in ARITHMETIC and (times + operator) % LEVELS_OF_ONE == 0
+
+
+def run_slice(
+    first: int, count: int, folder: Path, state: Path, again: range = range(0), *, bits: bool = True
+) -> None:
     """Try cases; write what was counted and found.
 
     Args:
@@ -30,6 +49,9 @@ def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
         count: how many seeds.
         folder: gets ``FIRST.json``, and failing cases, shrunk.
         state: says, at every moment, which seed runs, and what of it.
+        again: seeds of which digests alone are computed, where they are sampled: those of a slice
+            that ran at another level of instruction sets.
+        bits: whether digests are computed at this level.
     """
     os.environ.setdefault("NARROWPASS_CACHE_DIR", str(folder / "cache"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +64,7 @@ def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
     counts: dict[str, int] = {}
     apart: dict[str, int] = {}
     found: list[dict[str, object]] = []
+    found_bits: dict[int, dict[str, str]] = {}
     result = folder / f"{first}.json"
     with warnings.catch_warnings(action="ignore"):
         for seed in range(first, first + count):
@@ -57,10 +80,20 @@ def run_slice(first: int, count: int, folder: Path, state: Path) -> None:
             if counts.get(APART, 0) > before:
                 name = OPERATORS[seed % len(OPERATORS)][1]
                 apart[name] = apart.get(name, 0) + 1
+            if bits and is_sampled(seed):
+                found_bits[seed] = digests(case)
             if seed % 50 == 0:
-                _write(result, seed + 1, counts, apart, found)
+                _write(result, seed + 1, counts, apart, found, found_bits)
+        _write(result, first + count, counts, apart, found, found_bits)
+        for seed in filter(is_sampled, again):
+            PHASE.seed = seed
+            PHASE("drawing")
+            _limit(120, 1200)
+            case = random_case(seed, OPERATORS)
+            if case is not None:
+                found_bits[seed] = digests(case)
     _limit(0, 0)
-    _write(result, first + count, counts, apart, found)
+    _write(result, first + count, counts, apart, found, found_bits)
 
 
 def _limit(computing: int, waiting: int) -> None:
@@ -78,8 +111,10 @@ def _write(
     counts: dict[str, int],
     apart: dict[str, int],
     found: list[dict[str, object]],
+    found_bits: dict[int, dict[str, str]],
 ) -> None:
     facts = {"next": following, "counts": counts, "apart": apart, "found": found}
+    facts["digests"] = {str(seed): those for seed, those in found_bits.items()}
     path.with_suffix(".new").write_text(json.dumps(facts))
     path.with_suffix(".new").replace(path)
 

@@ -13,11 +13,14 @@ from differential.recipes import (
     images,
     learning,
     movement,
+    narrow,
     networks,
+    qdq,
     quantized,
     reductions,
     signals,
 )
+from differential.recipes.chain import Pattern
 
 _MODULES = (
     elementwise,
@@ -33,6 +36,15 @@ _MODULES = (
 
 RECIPES = {key: recipe for module in _MODULES for key, recipe in module.TABLE.entries.items()}
 """By domain and name."""
+
+QDQ, NARROW = "qdq", "narrow"
+
+PATTERNS: dict[tuple[str, str], Pattern] = {
+    **{(QDQ, name): pattern for name, pattern in qdq.TABLE.items()},
+    **{(NARROW, name): pattern for name, pattern in narrow.TABLE.items()},
+}
+"""Several nodes that belong together, by a word for the pattern and by an operator in it: those
+between QuantizeLinear and DequantizeLinear, and those on elements of few bits."""
 
 WITHOUT = {
     ("", "ImageDecoder"): "needs Pillow and files of images",
