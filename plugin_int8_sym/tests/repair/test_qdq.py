@@ -369,3 +369,26 @@ def test_weights_alone():
     (only,) = found.of("bf")
     assert (only.measured, only.limit) == (-38, 0)
     assert len(found.warnings) == 1
+
+
+@pytest.mark.parametrize("columns", [4, 16])
+def test_a_scale_for_each_column_of_the_operand(columns):
+    """No bias has the scale of such accumulators: it stays as it is, also where sizes agree."""
+    known = {
+        "xs": np.linspace(0.01, 0.03, 16, dtype=np.float32),
+        "xz": np.full(16, 118, np.uint8),
+        "wq": integers(np.uint8, 16, columns, zero=128),
+        "ws": np.linspace(0.01, 0.02, columns, dtype=np.float32),
+        "wz": np.full(columns, 128, np.uint8),
+        "bq": np.arange(columns, dtype=np.int32) * 500 - 900,
+        "bs": np.float32(3e-4),
+    }
+    nodes = [
+        *pair("x", "xf", "x", axis=1),
+        node("DequantizeLinear", ["wq", "ws", "wz"], "wf", axis=1),
+        node("DequantizeLinear", ["bq", "bs"], "bf"),
+        node("Gemm", ["xf", "wf", "bf"], "y"),
+    ]
+    found = repaired(model(nodes, {"x": [3, 16]}, {"y": [3, columns]}, known))
+    same(found, {"x": floats(3, 16)})
+    assert found.constants()[found.reads("bf")[0]].tolist() == known["bq"].tolist()

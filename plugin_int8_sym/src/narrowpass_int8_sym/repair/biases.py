@@ -69,8 +69,8 @@ def rescale(editor: Editor, operator: Operator) -> str | Violation | None:
 
 def _wanted(operator: Operator, integers: Array) -> Quantization | None:
     weight = operator.weight
-    if weight is None or not operator.operands:
-        return None
+    if weight is None or not operator.operands or operator.operands[0].scale.size != 1:
+        return None  # channels of the operand are summed: no scale is that of their accumulators
     alpha = operator.node.attributes.get_float("alpha", 1.0)
     beta = operator.node.attributes.get_float("beta", 1.0)
     if operator.node.op_type == "Gemm" and (alpha <= 0 or beta <= 0):
