@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("narrowpass_reference")
 pytest.importorskip("narrowpass_xnn_cpu")
 
-from differential.__main__ import Campaign
+from differential.__main__ import Campaign, levels
 from differential.builder import random_case
 from differential.cases import Case
 from differential.doubts import ACCUMULATING, EVALUATOR, is_doubtful
@@ -28,11 +28,12 @@ from differential.known import known_findings, reason_for
 from differential.oracles import PHASE, judge, run_evaluator, run_onnxruntime
 from differential.recipes import RECIPES, WITHOUT
 from differential.rounding import is_rounding
+from differential.running import Sizes
 from differential.shrink import shrunk
 from differential.slices import OPERATORS, findings_of, run_slice
-from differential.running import Sizes
 from differential.subjects import Finding, available
 from differential.upstream import operations, part_of
+from subjects_kit import check_runs
 
 pytestmark = pytest.mark.once
 
@@ -78,8 +79,9 @@ def complain(folder: Path) -> list[str]:
 @pytest.mark.parametrize("first", range(0, 2000, 250))
 def test_random_models(first, tmp_path):
     """Each in a process of its own, as onnxruntime divides by sizes of 0 now and then."""
-    campaign = Campaign(tmp_path, float("inf"))
-    campaign.slice(first, 250, "")
+    campaign, names = Campaign(tmp_path, float("inf")), levels()
+    campaign.slice(first, 250, names[first // 250 % len(names)])
+    check_runs(campaign.counts)
     assert campaign.counts["cases with oracles that agree"] > 100
     assert [entry for entry in campaign.found if not entry["known"]] == []
 

@@ -39,6 +39,11 @@ class Chain:
         array: Array = self.builder.values[name]
         return array
 
+    def scale_of(self, name: str) -> Array:
+        """Return the scale of a value that a DequantizeLinear computes."""
+        node = next(node for node in self.builder.nodes if name in node.output)
+        return self.value(node.input[1])
+
     def floats(self, shape: Sequence[int], scale: float = 1.0) -> Array:
         """Draw normally distributed elements."""
         return np.asarray(self.numbers.standard_normal(tuple(shape)) * scale).astype(np.float32)

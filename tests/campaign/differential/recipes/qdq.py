@@ -104,15 +104,21 @@ def weight(c: Chain, shape: Sequence[int], axis: int) -> str:
     return c.add("DequantizeLinear", [quantized, *parameters], **attributes)
 
 
-def bias(c: Chain, count: int) -> list[str]:
-    """Add a bias of int32, one of floats, or none."""
+def bias(c: Chain, count: int, x: str, w: str) -> list[str]:
+    """Add a bias of int32, one of floats, or none.
+
+    The scale of integers is most often that of the accumulators, as quantizers choose it.
+    """
     form = c.pick("none", "float", "int32", "int32")
     if form == "none":
         return []
     if form == "float":
         return [c.constant(c.floats((count,)))]
     integers = c.numbers.integers(-2000, 2000, count).astype(np.int32)
-    scale = np.full(c.pick((), (count,)), 3e-4, np.float32)
+    scale = c.scale_of(x) * c.scale_of(w)
+    if c.scale_of(x).ndim or c.chance(0.25):
+        scale = np.full(c.pick((), (count,)), 3e-4)
+    scale = np.asarray(scale, np.float32)
     attributes = {"axis": 0} if scale.ndim else {}
     inputs = [c.constant(integers), c.constant(scale)]
     if c.chance(0.5):
@@ -138,7 +144,7 @@ def _conv(c: Chain) -> str:
     w = weight(c, (out, channels // group, kernel, kernel), 0)
     return c.add(
         "Conv",
-        [x, w, *bias(c, out)],
+        [x, w, *bias(c, out, x, w)],
         group=group,
         pads=[c.pick(0, kernel // 2)] * 4,
         strides=[c.pick(1, 1, 2)] * 2,
@@ -148,10 +154,9 @@ def _conv(c: Chain) -> str:
 def _conv_transpose(c: Chain) -> str:
     shape = _image(c)
     out, kernel = c.pick(1, 3, 8), c.pick(1, 2, 3)
+    x = activation(c, shape)
     w = weight(c, (shape[1], out, kernel, kernel), 1)
-    return c.add(
-        "ConvTranspose", [activation(c, shape), w, *bias(c, out)], strides=[c.pick(1, 2)] * 2
-    )
+    return c.add("ConvTranspose", [x, w, *bias(c, out, x, w)], strides=[c.pick(1, 2)] * 2)
 
 
 def _matmul(c: Chain) -> str:
@@ -165,7 +170,7 @@ def _gemm(c: Chain) -> str:
     k, n, right = c.pick(1, 4, 17, 32), c.pick(1, 3, 8, 33), c.pick(0, 1)
     x = activation(c, (c.pick(1, 2, 5), k))
     w = weight(c, (n, k) if right else (k, n), 0 if right else 1)
-    return c.add("Gemm", [x, w, *bias(c, n)], transB=right)
+    return c.add("Gemm", [x, w, *bias(c, n, x, w)], transB=right)
 
 
 def _binary(c: Chain, operator: str) -> str:
