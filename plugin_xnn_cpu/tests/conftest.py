@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-for folder in ("kits", "fuzz"):
+for folder in ("kits", "fuzz", "kernels"):
     sys.path.insert(0, str(Path(__file__).with_name(folder)))
 
 

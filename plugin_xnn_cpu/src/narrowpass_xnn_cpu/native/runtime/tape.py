@@ -79,8 +79,8 @@ class Tape:
         self, binds: Sequence[tuple[int, int]], array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
         """Bind buffers to an array or to its `readable` copy; return the one that is bound."""
-        size = array.nbytes
-        if size and array.flags.c_contiguous:
+        size, flags = array.nbytes, array.flags
+        if size and flags.c_contiguous and flags.aligned:
             start = _buffer(self._ffi, array)
             if self._lib.np_overread_stays_in_page(start, size) or _has_readable_tail(
                 _start(array), array
@@ -202,15 +202,16 @@ def extra_bytes() -> int:
 
 
 def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return `array` if it is dense and kernels may over-read it, else a copy.
+    """Return `array` if it is dense and aligned, and kernels may over-read it, else a copy.
 
-    Bytes after it are readable if they are in the page of its last byte, or in the array that it is
+    In C, reading an element at an address that is no multiple of its size is undefined. Bytes after it are readable if they are in the page of its last byte, or in the array that it is
     a view of.
     """
     size = array.nbytes
     if not size:
         return array
-    if array.flags.c_contiguous and _has_readable_tail(_start(array), array):
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned and _has_readable_tail(_start(array), array):
         return array
     copy: np.ndarray[Any, Any] = aligned(size)[:size].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)

@@ -149,7 +149,7 @@ class Weight:
         return cls(array.shape, array.dtype, identity, lambda: array)
 
     def array(self) -> Array:
-        """Return the elements, dense.
+        """Return the elements, dense and aligned.
 
         Raises:
             BackendError: their shape or type differs from the weight's.
@@ -171,7 +171,7 @@ class Weight:
         return dataclasses.replace(self, compute=load)
 
     def view(self) -> Array:
-        """Return the elements, dense, from their file without a copy where possible.
+        """Return the elements, dense and aligned, from their file without a copy where possible.
 
         They are not compared with their hash; packing under a content name uses `array` instead.
         Raises as that does.
@@ -179,7 +179,8 @@ class Weight:
         return self._dense((self.unchecked or self.compute)())
 
     def _dense(self, elements: Array) -> Array:
-        array = np.ascontiguousarray(elements).reshape(self.shape)
+        # A file may have them anywhere: C reads elements at multiples of their size only.
+        array = np.require(elements, requirements=("C", "A")).reshape(self.shape)
         if array.dtype != self.dtype:
             raise BackendError(f"a weight of {array.dtype} was to be one of {self.dtype}")
         return array
