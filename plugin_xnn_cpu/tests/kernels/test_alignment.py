@@ -1,4 +1,4 @@
-"""Arrays at addresses that are no multiples of their element size are copied before C reads them."""
+"""Arrays at addresses that are no multiples of their element size are copied for C."""
 
 from __future__ import annotations
 

@@ -204,8 +204,9 @@ def extra_bytes() -> int:
 def readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return `array` if it is dense and aligned, and kernels may over-read it, else a copy.
 
-    In C, reading an element at an address that is no multiple of its size is undefined. Bytes after it are readable if they are in the page of its last byte, or in the array that it is
-    a view of.
+    In C, reading an element at an address that is no multiple of its size is undefined. Bytes after
+    the array are readable if they are in the page of its last byte, or in the array that it is a
+    view of.
     """
     size = array.nbytes
     if not size:
