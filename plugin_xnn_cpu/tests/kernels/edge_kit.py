@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,6 +105,48 @@ class Kernel:
         """Return any int8."""
         return self.rng.integers(-128, 128, shape, np.int8)
 
+    def run(
+        self,
+        params: Any,
+        inputs: Sequence[Array],
+        shape: Sequence[int],
+        dtype: Any,
+        *,
+        operator: Any = None,
+        workspace: int = 0,
+        before: Array | None = None,
+    ) -> Array:
+        """Run the kernel; return the result, around which nothing was written.
+
+        Args:
+            params: of the kernel, or None.
+            inputs: operands.
+            shape: of the result.
+            dtype: of the result.
+            operator: of XNNPACK.
+            workspace: in bytes.
+            before: what the output has before the run; garbage by default.
+        """
+        count = len(inputs)
+        entry = Entry(self.call, range(count), count, operator, params, True, self.call)
+        tape = Tape([entry], count + 1)
+        held = [shifted(array) for array in inputs]
+        for number, (memory, start) in enumerate(held):
+            tape.bind(number, memory, start)
+        dtype = np.dtype(dtype)
+        start, size = GUARD + dtype.itemsize, math.prod(shape) * dtype.itemsize
+        memory = np.full(start + size + GUARD, 85, np.uint8)
+        inside = memory[start : start + size]
+        if before is not None:
+            inside[...] = np.ascontiguousarray(before).reshape(-1).view(np.uint8)
+        tape.bind(count, memory, start)
+        scratch = np.full(workspace + 64 + extra_bytes(), 255, np.uint8)
+        tape.bind_workspace(scratch, -scratch.ctypes.data % 64)
+        tape.run(self.pool)
+        assert (memory[:start] == 85).all(), "written in front of the result"
+        assert (memory[start + size :] == 85).all(), "written behind the result"
+        return inside.view(dtype).reshape(shape)
+
     def expect(
         self,
         params: Any,
@@ -111,9 +154,8 @@ class Kernel:
         expected: Array,
         tolerance: float = 0.0,
         *,
-        operator: Any = None,
-        workspace: int = 0,
-        before: Array | None = None,
+        steps: int = 0,
+        **options: Any,
     ) -> None:
         """Run the kernel and compare.
 
@@ -122,27 +164,14 @@ class Kernel:
             inputs: operands.
             expected: the result.
             tolerance: largest error, relative to the largest element; 0 for equality.
-            operator: of XNNPACK.
-            workspace: in bytes.
-            before: what the output has before the run; garbage by default.
+            steps: largest difference of integers.
+            options: of `run`.
         """
-        entry = Entry(self.call, range(len(inputs)), len(inputs), operator, params, True, self.call)
-        tape = Tape([entry], len(inputs) + 1)
-        held = [shifted(array) for array in inputs]
-        for number, (memory, start) in enumerate(held):
-            tape.bind(number, memory, start)
-        start = GUARD + expected.itemsize
-        memory = np.full(start + expected.nbytes + GUARD, 85, np.uint8)
-        inside = memory[start : start + expected.nbytes]
-        if before is not None:
-            inside[...] = np.ascontiguousarray(before).reshape(-1).view(np.uint8)
-        tape.bind(len(inputs), memory, start)
-        scratch = np.full(workspace + 64 + extra_bytes(), 255, np.uint8)
-        tape.bind_workspace(scratch, -scratch.ctypes.data % 64)
-        tape.run(self.pool)
-        assert (memory[:start] == 85).all(), "written in front of the result"
-        assert (memory[start + expected.nbytes :] == 85).all(), "written behind the result"
-        compare(inside.view(expected.dtype).reshape(expected.shape), expected, tolerance)
+        got = self.run(params, inputs, expected.shape, expected.dtype, **options)
+        if steps:
+            assert (np.abs(got.astype(np.int64) - expected) <= steps).all()
+        else:
+            compare(got, expected, tolerance)
 
 
 def compare(got: Array, expected: Array, tolerance: float = 0.0) -> None:

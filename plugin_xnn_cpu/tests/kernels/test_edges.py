@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attention_cases
 import elementwise_cases
 import index_cases
 import movement_cases
@@ -9,6 +10,7 @@ import norm_cases
 import pytest
 import quantize_cases
 import reduce_cases
+import xnn_cases
 
 FAMILIES = (
     quantize_cases,
@@ -48,3 +50,13 @@ def test_movement(call):
 @pytest.mark.parametrize("call", index_cases.CASES)
 def test_index(call):
     index_cases.CASES.run(call)
+
+
+@pytest.mark.parametrize("call", xnn_cases.CASES)
+def test_xnn(call):
+    xnn_cases.CASES.run(call)
+
+
+@pytest.mark.parametrize("call", attention_cases.CASES)
+def test_attention(call):
+    attention_cases.CASES.run(call)
