@@ -209,11 +209,12 @@ class Cases(dict[str, list[Case]]):
         return add
 
     def run(self, call: str, *, every: bool = False) -> None:
-        """Check a kernel with pairwise combinations of sizes, or with every one."""
-        for case, threads in itertools.product(self[call], THREADS):
-            for sizes in (product if every else pairwise)(case.sizes):
+        """Check a kernel with pairwise combinations of sizes and threads, or with every one."""
+        for case in self[call]:
+            given = {**case.sizes, "threads": THREADS}
+            for sizes in (product if every else pairwise)(given):
                 try:
-                    case.check(Kernel(call, threads), **sizes)
+                    case.check(Kernel(call, sizes.pop("threads")), **sizes)
                 except Exception as error:
-                    error.add_note(f"{call} on {threads} threads: {sizes}")
+                    error.add_note(f"{call}, {case.check.__name__}: {sizes}")
                     raise
