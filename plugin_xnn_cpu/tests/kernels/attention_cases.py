@@ -206,7 +206,7 @@ def narrow_append(kernel, depth, new, past, room, heads, stored, turned):
     if stored != "int8":
         kernel.expect(params, given, expected, before=before)
         return
-    # Halves: the product is rounded before its sum with what rounds it, or with it (FMA).
+    # Halves: a scaled element is rounded before it becomes an integer, or with that (FMA).
     got = kernel.run(params, given, expected.shape, np.uint32, before=before).view(np.uint8)
     elements, wanted = whole.size, expected.view(np.uint8)
     off = got[:elements].view(np.int8).astype(int) - wanted[:elements].view(np.int8)

@@ -1,4 +1,4 @@
-"""Convolutions: whole numbers, whose sums are exact in any order, but for Winograd's transforms."""
+"""Convolutions of whole numbers: accumulators are exact in any order, but for Winograd's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CHANNELS = {"outputs": EDGES[1:], "inputs": (2, 3, 4, 7, 8, *SOME)}
 
 
 def problem_of(kernel, inputs, outputs, image, shape, attributes, depthwise=False):
-    """Return an image that the kernel window fits into, the kernel and a bias."""
+    """Return an image that the kernel fits into, the kernel and a bias."""
     size = fp32_kit.valid_image_size(image[1:], shape, attributes)
     x = whole(kernel, image[0], *size, inputs * (1 if depthwise else attributes.groups))
     if depthwise:
@@ -109,10 +109,10 @@ def winograd(kernel, inputs, outputs, width, height, pads, batch, limits, tile):
     check(kernel, operator, x, np.clip(exact, *limits), 512 * UNIT)
 
 
-WINDOWS = ((3, 3), (5, 5), (1, 1), (2, 7), (9, 1), (1, 11))
+SHAPES = ((3, 3), (5, 5), (1, 1), (2, 7), (9, 1), (1, 11))
 
 
-@CASES.of("NP_FP32_DEPTHWISE", channels=EDGES[1:], **{**GEOMETRY, "shape": WINDOWS}, **IMAGES)
+@CASES.of("NP_FP32_DEPTHWISE", channels=EDGES[1:], **{**GEOMETRY, "shape": SHAPES}, **IMAGES)
 def depthwise(kernel, channels, shape, stride, dilation, width, height, pads, batch, limits):
     attributes = ConvAttributes(pads, stride, dilation, channels)
     image = batch, height, width
@@ -137,17 +137,19 @@ def separable(kernel, inner, inputs, outputs, width, height, pads, batch, limits
         matrix = whole(kernel, inner, inputs, most=1)
         expand = fp32.MATMUL.create(Matmul(Weight.of(matrix)))
         y = x @ matrix.T
-    window, last = whole(kernel, 3, 3, inner, most=1), whole(kernel, outputs, inner, most=1)
+    middle_weights, last = whole(kernel, 3, 3, inner, most=1), whole(kernel, outputs, inner, most=1)
     middle = fp32_depthwise.DEPTHWISE.create(
-        Convolution(Weight.of(window), None, attributes, Epilogue(limits=limits), depthwise=True)
+        Convolution(
+            Weight.of(middle_weights), None, attributes, Epilogue(limits=limits), depthwise=True
+        )
     )
     project = fp32.MATMUL.create(Matmul(Weight.of(last)))
-    y = fp32_kit.convolve(y, window.transpose(2, 0, 1)[..., None], None, attributes)
+    y = fp32_kit.convolve(y, middle_weights.transpose(2, 0, 1)[..., None], None, attributes)
     check(kernel, Separable(expand, middle, project), x, np.clip(y, *limits) @ last.T)
 
 
 def spread(x, weights, pads, stride):
-    """Compute a transposed convolution: each pixel adds a window to the result."""
+    """Compute a transposed convolution: each pixel adds to several results."""
     batch, height, width, _ = x.shape
     outputs, *shape, _ = weights.shape
     sizes = [(n - 1) * stride + k for n, k in zip((height, width), shape, strict=True)]
@@ -180,7 +182,7 @@ def transposed_floats(kernel, inputs, outputs, limits, **sizes):
         check(kernel, xnn.DECONVOLUTION.create(problem), x, np.clip(exact, *limits))
 
 
-def compare_int8(kernel, create, x, outputs, depth, stored, sums, attributes, **options):
+def compare_int8(kernel, create, x, outputs, depth, stored, accumulators, attributes, **options):
     """Compare int8 results with requantized accumulators, to which a bias is added."""
     bias = whole(kernel, outputs, most=999, dtype=np.int32)
     scales = int8_kernels_kit.scales_of(kernel.rng, outputs, depth)
@@ -188,16 +190,16 @@ def compare_int8(kernel, create, x, outputs, depth, stored, sums, attributes, **
     quantized = Quantized(Weight.of(stored), Weight.of(scales), None, options.pop("axis", 0))
     problem = Convolution(quantized, Weight.of(bias), attributes, requantized, **options)
     operator = create(problem)
-    expected = int8_kernels_kit.requantize(sums + bias, scales, requantized)
+    expected = int8_kernels_kit.requantize(accumulators + bias, scales, requantized)
     assert tuple(operator.reshape(x.shape, kernel.pool)) == expected.shape[1:3]
     given = {"operator": operator, "workspace": operator.workspace}
     kernel.expect(operator.params, [x], expected, **given)
 
 
 def convolve_int8(kernel, create, x, weights, stored, attributes, **options):
-    sums = int8_kernels_kit.convolve(x, weights, None, attributes, ZERO)
+    accumulators = int8_kernels_kit.convolve(x, weights, None, attributes, ZERO)
     sizes = len(weights), weights[0].size
-    compare_int8(kernel, create, x, *sizes, stored, sums, attributes, **options)
+    compare_int8(kernel, create, x, *sizes, stored, accumulators, attributes, **options)
 
 
 NARROW = {**PLAIN}
@@ -238,7 +240,7 @@ def int8_with_winograd(kernel, outputs, inputs, **sizes):
     convolve_int8(kernel, int8_winograd.WINOGRAD.create, x, weights, weights, attributes)
 
 
-@CASES.of("NP_INT8_DEPTHWISE", channels=EDGES[1:], **{**GEOMETRY, "shape": WINDOWS[:4]}, **FEW)
+@CASES.of("NP_INT8_DEPTHWISE", channels=EDGES[1:], **{**GEOMETRY, "shape": SHAPES[:4]}, **FEW)
 def int8_depthwise_of_ours(kernel, channels, shape, stride, dilation, **sizes):
     attributes = ConvAttributes(sizes["pads"], stride, dilation, channels)
     x, weights = bytes_of(kernel, sizes, attributes, 1, 1, shape)
@@ -256,5 +258,7 @@ def transposed_int8(kernel, inputs, outputs, **sizes):
         create = xnn.DECONVOLUTION_S8.create
         depth = weights[0].size
         options = {"adjustments": (0, 0)}
-        sums = exact.astype(np.int64)
-        compare_int8(kernel, create, x, outputs, depth, weights, sums, attributes, **options)
+        accumulators = exact.astype(np.int64)
+        compare_int8(
+            kernel, create, x, outputs, depth, weights, accumulators, attributes, **options
+        )

@@ -1,4 +1,4 @@
-"""Matmuls. Operands are small whole numbers and scales powers of two: sums are exact in any order.
+"""Matmuls. Operands are small whole numbers, scales powers of two: accumulators are exact.
 
 So results equal numpy's, bit for bit, also where rows or accumulators are rounded to 16 bits.
 """
@@ -114,8 +114,8 @@ def int8_requantized(kernel, outputs, inputs, rows, zero):
     stored, _, integers, scales = int8_matrix(kernel, outputs, inputs)
     result = Requantized(Quantization(2.0**-3, zero), Quantization(2.0**5, -3), (-128, 127))
     operator = xnn.S8.create(Matmul(stored, Weight.of(bias), result))
-    sums = (x.astype(np.int64) - zero) @ integers.T.astype(np.int64) + bias
-    expected = np.clip(np.rint(sums * scales * 2.0**-8) - 3, -128, 127).astype(np.int8)
+    accumulators = (x.astype(np.int64) - zero) @ integers.T.astype(np.int64) + bias
+    expected = np.clip(np.rint(accumulators * scales * 2.0**-8) - 3, -128, 127).astype(np.int8)
     params = operator.reshape(rows, kernel.pool)
     options = {"operator": operator, "workspace": operator.workspace}
     kernel.expect(params, [x], expected, **options)

@@ -37,7 +37,7 @@ def affine(kernel, channels, pixels, count, channels_last, limits):
     expected = images(np.clip(wide, *limits).astype(np.float32), channels_last)
     given = images(x, channels_last)
     params = elem_kernels.affine(given.shape, limits, channels_last=channels_last)
-    # The product may be rounded on its own: by half a unit of a number that cancels.
+    # The multiplication may be rounded on its own: by half a unit of a number that cancels.
     kernel.expect(params, [given, scale, shift], expected, 8 * UNIT)
 
 

@@ -22,17 +22,17 @@ LINES = (*EDGES, 255, 256, 257)
     channels=EDGES[1:],
     width=(1, 2, 3, 7, 8, 9, 15, 16, 17, 33),
     height=(1, 2, 3, 5),
-    window=((1, 1), (2, 2), (3, 3), (2, 3), (1, 5)),
+    taps=((1, 1), (2, 2), (3, 3), (2, 3), (1, 5)),
     stride=(1, 2, 3),
     dilation=(1, 2),
     pad=(0, 1),
     batch=(0, 1, 2),
     maximum=(False, True),
 )
-def pool(kernel, channels, width, height, window, stride, dilation, pad, batch, maximum):
-    # Pads are no larger than the kernel's extent, as the standard has it: no window without pixels.
-    pads = [min(pad, size - 1) if dilation == 1 else 0 for size in window]
-    reach = [(size - 1) * dilation + 1 for size in window]
+def pool(kernel, channels, width, height, taps, stride, dilation, pad, batch, maximum):
+    # Pads are smaller than the kernel, as the standard has it: each output pixel has inputs.
+    pads = [min(pad, size - 1) if dilation == 1 else 0 for size in taps]
+    reach = [(size - 1) * dilation + 1 for size in taps]
     if height + 2 * pads[0] < reach[0] or width + 2 * pads[1] < reach[1]:
         return
     x = kernel.floats(batch, height, width, channels)
@@ -42,7 +42,7 @@ def pool(kernel, channels, width, height, window, stride, dilation, pad, batch, 
     seen = seen[:, ::stride, ::stride, :, ::dilation, ::dilation]
     expected = (np.nanmax if maximum else np.nanmean)(seen, (4, 5)) if batch else seen[..., 0, 0]
     params = kernels.pool(
-        x.shape, seen.shape[1:3], window, (stride,) * 2, (dilation,) * 2, pads, maximum=maximum
+        x.shape, seen.shape[1:3], taps, (stride,) * 2, (dilation,) * 2, pads, maximum=maximum
     )
     tolerance = 0 if maximum else ACCUMULATED.relative
     kernel.expect(params, [x], expected.astype(np.float32), tolerance)

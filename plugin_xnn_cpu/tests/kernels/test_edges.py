@@ -1,8 +1,9 @@
 """Each kernel at 0 to 3 tiles, and one more and less, of each size: one case for each row.
 
-Sizes are combined pairwise, and all with all in tests marked `long`. Operands and results lie one
-element behind an alignment; what may be read behind operands is NaN, and around results there are
-guards. AddressSanitizer sees the rest: `tox run -e sanitize` runs this folder.
+Sizes are combined pairwise; all with all, 20,000 combinations at most, in a test marked `long`.
+Operands and results lie one element behind an alignment; what may be read behind operands is NaN,
+and around results there are guards. AddressSanitizer sees the rest: `tox run -e sanitize` runs this
+folder.
 """
 
 from __future__ import annotations
@@ -135,3 +136,10 @@ def test_own_gemm(call):
 @pytest.mark.parametrize("call", conv_cases.CASES)
 def test_conv(call):
     conv_cases.CASES.run(call)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_all_combinations(family):
+    for call in family.CASES:
+        family.CASES.run(call, every=True)

@@ -200,19 +200,19 @@ def resize(kernel, channels, width, height, out, batch):
     channels=EDGES[1:],
     width=SOME[:12],
     height=(3, 4, 5),
-    window=((2, 2), (3, 3), (1, 2), (3, 1)),
+    taps=((2, 2), (3, 3), (1, 2), (3, 1)),
     stride=(1, 2),
     pad=(0, 1),
     batch=(1, 2),
 )
-def max_pool(kernel, channels, width, height, window, stride, pad, batch):
-    pads = [min(pad, size - 1) for size in window]
-    if width + 2 * pads[1] < window[1]:
+def max_pool(kernel, channels, width, height, taps, stride, pad, batch):
+    pads = [min(pad, size - 1) for size in taps]
+    if width + 2 * pads[1] < taps[1]:
         return
     x = kernel.bytes(batch, height, width, channels)
-    operator = movement.MaxPoolS8(window, (*pads, *pads), (stride, stride), (1, 1))
+    operator = movement.MaxPoolS8(taps, (*pads, *pads), (stride, stride), (1, 1))
     operator.reshape(x.shape, kernel.pool)
     around = ((0, 0), (pads[0],) * 2, (pads[1],) * 2, (0, 0))
-    seen = sliding_window_view(np.pad(x, around, constant_values=-128), window, (1, 2))
+    seen = sliding_window_view(np.pad(x, around, constant_values=-128), taps, (1, 2))
     expected = seen[:, ::stride, ::stride].max((4, 5))
     kernel.expect(None, [x], expected, operator=operator)
