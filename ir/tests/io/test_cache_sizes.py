@@ -53,3 +53,25 @@ def test_rows_of_unknown_or_odd_width_say_nothing():
     for width in ("127", "width"):
         past, present = ["B", "heads", "P", "kv_cache_dim"], ["B", "heads", "T", "kv_cache_dim"]
         assert shapes(TOGETHER | {"WIDTH": width}) == [past, past, present, present]
+
+
+def test_caches_of_unknown_rank_stay():
+    found = MODEL
+    for name, part in (APART | {"HEADS": "heads", "HEAD_SIZE": "size"}).items():
+        found = found.replace(name, part)
+    model = onnx.parser.parse_model(found)
+    model.graph.input[3].type.tensor_type.ClearField("shape")
+    graph = load_proto(model).graph
+    assert graph.inputs[3].shape is None
+    assert [*graph.inputs[4].shape] == ["B", 2, "P", 16]
+
+
+def test_other_nodes_and_rows_without_heads_say_nothing():
+    past, present = ["B", "heads", "P", "kv_cache_dim"], ["B", "heads", "T", "kv_cache_dim"]
+    unknown = {"ROWS": "float k, float v,"}
+    assert shapes(APART | unknown) == [past, past, present, present]
+    text = MODEL.replace("kv_num_heads = 2", "kv_num_heads = 0")
+    for name, part in (APART | {"HEADS": "heads", "HEAD_SIZE": "kv_cache_dim"}).items():
+        text = text.replace(name, part)
+    model = onnx.parser.parse_model(text)
+    assert [*load_proto(model).graph.inputs[3].shape] == past

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -21,6 +22,11 @@ g (float[N,4] x, int64[?] n, seq(float[2]) s) => (float[N,4] y, float[2] e) <int
 
 def signature() -> Signature:
     return Signature.of(ir.from_onnx_text(TEXT))
+
+
+def with_default(value: ir.Value) -> ir.Value:
+    value.const_value = ir.tensor(np.zeros((1, 4), np.float32), name=value.name)
+    return value
 
 
 def test_signature_says_names_types_and_shapes():
@@ -104,6 +110,10 @@ def test_equal_signatures_do_not_differ():
         (
             lambda g: g.initializers.pop("n"),
             ["input 'n' had a default value, and has none now"],
+        ),
+        (
+            lambda g: g.register_initializer(with_default(g.inputs[0])),
+            ["input 'x' had no default value, and has one now"],
         ),
     ],
 )

@@ -210,7 +210,7 @@ class MappedTensor(ir.TensorProtocol):
                 ) from error
             array.flags.writeable = False
             return array
-        if sys.byteorder == "big":
+        if sys.byteorder == "big":  # not covered: tests run on little endian machines
             dtype = dtype.newbyteorder("<")
         return packed.view(dtype).reshape(dims)
 

@@ -54,13 +54,14 @@ def opset_problems(versions: Mapping[str, int]) -> Iterator[str]:
 def opset_conflict(
     domain: str, op_type: str, version: int, model_version: int | None
 ) -> Iterator[str]:
-    """Yield a problem where a function's version of an operator differs from the model's."""
+    """Yield a problem where a function's version of an operator differs from the model's.
+
+    The operator is one that onnx defines, in the function's version.
+    """
     if model_version is None or model_version == version:
         return
     ours = find_schema(domain, op_type, version)
     theirs = find_schema(domain, op_type, model_version)
-    if ours is None and theirs is None:
-        return
     if ours is not None and theirs is not None and ours.since_version == theirs.since_version:
         return
     yield (
