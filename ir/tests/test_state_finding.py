@@ -31,6 +31,16 @@ CASES = {
         {d = Concat<axis=-2>(a, b) c = Identity(d)}""",
         ["a=c@1"],
     ),
+    "an axis from the end of a past of no known rank": (
+        """g (float[1,P,2] a, float[1,N,2] b) => (c)
+        {d = Identity(a) c = Concat<axis=-2>(d, b)}""",
+        ["a=c@1"],
+    ),
+    "one past for two results is a state of the first": (
+        """g (float[1,P,2] a, float[1,N,2] b) => (float[1,T,2] c, float[1,U,2] d)
+        {c = Concat<axis=1>(a, b) d = Concat<axis=1>(a, b)}""",
+        ["a=c@1"],
+    ),
     "new rows first are no cache": (
         """g (float[1,P,2] a, float[1,N,2] b) => (float[1,T,2] c)
         {d = Relu(a) c = Concat<axis=1>(d, b)}""",
@@ -61,6 +71,14 @@ CASES = {
     "an image and a filtered image are none": (
         """g (float[1,2] image, float[1,2] x) => (float[1,2] image_out, float[1,2] x_out)
         {image_out = Relu(image) x_out = Neg(x)}""",
+        [],
+    ),
+    "a state of another rank is none": (
+        """g (float[1,2] x, float[1,2] h) => (float[1,2,1] hn) {y = Add(x, h) hn = Neg(y)}""",
+        [],
+    ),
+    "an input that is an output is none": (
+        """g (float[1,2] x, float[1,2] h) => (float[1,2] x, float[1,2] y) {y = Add(x, h)}""",
         [],
     ),
     "a state of another shape is none": (
@@ -115,3 +133,27 @@ def test_texts_that_are_no_state(text):
         assert State.parse("a=b@1") == State("a", "b", 1)
     with pytest.raises(UsageError, match=r"INPUT=OUTPUT"):
         State.parse(text)
+
+
+def test_an_axis_from_the_end_needs_a_rank():
+    model = model_of("g (float[1,P,2] a, float[1,N,2] b) => (c) {c = Concat<axis=-2>(a, b)}")
+    model.graph.inputs[0].shape = None
+    assert find_states({"main": model}) == ()
+    model.graph.outputs[0].shape = ir.Shape([1, None, 2])
+    assert [str(state) for state in find_states({"main": model})] == ["a=c@1"]
+
+
+def test_an_identity_of_nothing_has_no_past():
+    model = model_of("g (float[1,P,2] a, float[1,N,2] b) => (c) {d = Identity(a) c = Neg(d)}")
+    model.graph[0].replace_input_with(0, None)
+    model.graph[1].op_type = "Identity"
+    assert find_states({"main": model}) == ()
+
+
+def test_states_are_given_as_themselves_or_as_text():
+    state = State("a", "b", 2)
+    assert State.of(state) is state
+    assert State.of("a=b@2") == State.parse(str(state)) == state
+    assert State.of("a=b") == State("a", "b")
+    with pytest.raises(UsageError, match="INPUT=OUTPUT@AXIS"):
+        State.of(3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -27,8 +29,14 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     if attribute.name in ("value_int", "value_ints"):
         return ir.Tensor(np.array(attribute.value, np.int64), name=value.name)
     if attribute.name == "value_string":
-        return ir.StringTensor([attribute.value], shape=ir.Shape([]), name=value.name)
+        return _strings([attribute.value], [], value)
     if attribute.name == "value_strings":
-        count = len(attribute.value)
-        return ir.StringTensor(list(attribute.value), shape=ir.Shape([count]), name=value.name)
+        return _strings(attribute.value, [len(attribute.value)], value)
     return None
+
+
+def _strings(texts: Sequence[str], shape: list[int], value: ir.Value) -> ir.StringTensor:
+    # As bytes, as tensors of files have them: onnx-ir writes no others.
+    return ir.StringTensor(
+        [text.encode() for text in texts], shape=ir.Shape(shape), name=value.name
+    )

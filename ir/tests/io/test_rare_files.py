@@ -201,7 +201,7 @@ def test_an_operator_set_that_only_training_has():
         load_proto(proto)
 
 
-def test_sparse_initializers_are_refused_where_they_were_not_made_dense():
+def test_sparse_initializers_are_refused_where_the_caller_left_them():
     proto = parsed("g (float[4] x) => (float[4] y) { y = Neg(x) }")
     values = numpy_helper.from_array(np.ones(1, np.float32), "thin")
     indices = numpy_helper.from_array(np.zeros(1, np.int64), "at")
