@@ -1,14 +1,16 @@
 """Times that are kept between processes."""
 
+import io
 import sqlite3
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from narrowpass.errors import DataError, OutputError
 from narrowpass_auto.measure import database as measure_database
-from narrowpass_auto.measure.database import Database, Entry, default_path
+from narrowpass_auto.measure.database import Database, Entry, default_path, processor_text
 
 
 def test_the_first_time_counts(tmp_path):
@@ -133,3 +135,65 @@ def test_insert_keeps_what_is_there(tmp_path):
 def test_place_is_that_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NARROWPASS_CACHE_DIR", str(tmp_path))
     assert default_path() == tmp_path / "tuning.sqlite"
+
+
+class Backend:
+    """Some backend, of no distribution."""
+
+    def __init__(self, **details):
+        self._details = details
+
+    def details(self):
+        return self._details
+
+    def __str__(self):
+        return "mine{threads=2}"
+
+
+def test_times_belong_to_processor_backend_version_and_threads(monkeypatch):
+    from narrowpass_reference import ReferenceBackend
+
+    monkeypatch.setattr(measure_database, "usable_processors", lambda: 3)
+    monkeypatch.setattr(measure_database, "_processor_name", lambda: "Quick 9000")
+    versions = {"narrowpass": version("narrowpass"), "reference": version("narrowpass-reference")}
+    assert processor_text(Backend(isa="avx2", XNNPACK="1")) == (
+        f"Quick 9000; mine{{threads=2}} {versions['narrowpass']}; XNNPACK 1, isa avx2; 3 threads"
+    )
+    assert processor_text(Backend()).endswith("; no details; 3 threads")
+    found = processor_text(ReferenceBackend())
+    assert found.startswith(f"Quick 9000; reference {versions['reference']}; ")
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (
+            "processor\t: 0\nmodel name\t: Quick 9000 : Turbo\nmodel name\t: Other\n",
+            "Quick 9000 : Turbo",
+        ),
+        ("processor\t: 0\nBogoMIPS\t: 48.00\n", "arm"),  # Linux on ARM names none
+        (None, "arm"),
+        (None, "aarch64"),
+    ],
+)
+def test_the_processor_is_named_by_the_system(monkeypatch, lines, name):
+    def read(path, **options):
+        assert str(path) == "/proc/cpuinfo"
+        if lines is None:
+            raise FileNotFoundError(path)
+        return io.StringIO(lines)
+
+    monkeypatch.setattr(measure_database.Path, "open", read)
+    monkeypatch.setattr("platform.processor", lambda: "" if name == "aarch64" else "arm")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert measure_database._processor_name() == name
+
+
+def test_without_a_file_times_are_kept_in_memory():
+    database = Database(None)
+    database.add("p", "kernel", (1.0,))
+    assert [entry.what for entry in database.entries()] == ["kernel"]
+    database.close()
+    again = Database(None)
+    assert list(again.entries()) == []
+    again.close()

@@ -308,3 +308,37 @@ def test_a_note_that_a_killed_process_was_writing(cache, path, age, left):
     os.utime(half, (0, time.time() - age))
     check(path)
     assert half.exists() == left
+
+
+def test_notes_that_are_none_are_left_alone(cache, path):
+    """Another process may have deleted one between the list of the folder and the look at it."""
+    check(path)
+    (note,) = cache.glob("*.json")
+    others = {cache / "gone.json": None, cache / "text.json": b"text", cache / "list.json": b"[]"}
+    others[cache / "empty.json"] = b"{}"
+    for other, content in others.items():
+        if content is None:
+            other.symlink_to("nowhere")
+        else:
+            other.write_bytes(content)
+    ours = store.Store(cache, str(path), "identity")
+    found = store.Store(cache, str(path), source.status_of(path)).note()
+    ours.write_note(store.Note(found.interface, ()))
+    assert note.is_file()
+    assert all(os.path.lexists(other) for other in others)
+    assert ours.note() is None  # its identity is not that of the model, so it is deleted at once
+
+
+def test_a_folder_of_another_user_is_not_used(cache, path, monkeypatch):
+    check(path)
+    kept_by_us = store.Store(cache, str(path), source.status_of(path))
+    note = kept_by_us.note()
+    assert note is not None
+    user = os.geteuid()
+    if user == 0:
+        os.chown(cache, 1, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert kept_by_us.note() is None
+    with pytest.raises(PermissionError, match="belongs to another user; set another folder"):
+        kept_by_us.write_note(note)
