@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import os
@@ -303,6 +304,55 @@ def test_a_state_that_cannot_be(tmp_path, caplog, extremes, counts):
     assert ranges == {"h": RIGHT["l2"]["h"]}
     assert reported == list(range(1, 21))
     assert "state of a calibration is ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"names": [1]},
+        {"names": 3},
+        {"round": "0"},
+        {"round": -1},
+        {"done": 2.5},
+        {"done": -1},
+        {"extremes": np.zeros((1, 2), np.float32)},
+        {"extremes": np.zeros((2, 2))},
+        {"extremes": np.zeros((1, 3))},
+        {"counts": np.zeros((1, 4), np.int32)},
+        {"counts": np.zeros((2, 4), np.int64)},
+        {"counts": np.zeros((1, 4, 1), np.int64)},
+    ],
+    ids=str,
+)
+def test_a_state_of_other_fields_is_no_state(tmp_path, caplog, changed):
+    """The ranges beside it are not used either: one file is right as a whole, or ignored."""
+    fields = {"names": ["h"], "round": 1, "done": 5}
+    arrays = {"extremes": np.array([[-1.0, 1.0]]), "counts": np.ones((1, 4), np.int64)}
+    for wrong in ({}, changed):
+        header = {
+            "format": cache_module.FORMAT,
+            "key": "key",
+            "ranges": {"a": [0.0, 1.0]},
+            "partial": {name: wrong.get(name, value) for name, value in fields.items()},
+        }
+        text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        with (tmp_path / f"key{cache_module.SUFFIX}").open("wb") as file:
+            np.savez(file, header=text, **{name: wrong.get(name, arrays[name]) for name in arrays})
+        entry = CalibrationCache(tmp_path).entry("key")
+        assert entry.ranges == ({} if wrong else {"a": Range(0, 1)})
+        assert (entry.partial is None) == bool(wrong)
+        assert ("is no calibration, so it is ignored" in caplog.text) == bool(wrong)
+
+
+def test_a_folder_in_place_of_the_file_is_ignored(tmp_path, caplog):
+    (tmp_path / f"key{cache_module.SUFFIX}").mkdir()
+    entry = CalibrationCache(tmp_path).entry("key")
+    assert (entry.ranges, entry.partial) == ({}, None)
+    assert "cannot be read, so it is ignored: " in caplog.text
+    caplog.clear()
+    for _ in range(2):  # what cannot be written is said once
+        entry.save({"a": Range(0, 1)}, None)
+    assert sum("is not kept" in record.message for record in caplog.records) == 1
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, caplog):
