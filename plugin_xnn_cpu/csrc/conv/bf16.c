@@ -69,6 +69,7 @@ static void part(np_job *job, size_t thread, size_t index) {
       .end = end.tile,
       .epilogue = &end.epilogue,
   };
+  const int slow = np_min(count, p->chunk) * g->runs * g->run_length > NP_SLOW;
   for (size_t pixel = 0; pixel < count; pixel += panel.count) {
     panel.pixels = pixels + pixel;
     panel.count = np_min(count - pixel, p->chunk);
@@ -76,6 +77,7 @@ static void part(np_job *job, size_t thread, size_t index) {
       panel.image = scratch + group * inputs * code->element;
       panel.panel = (const uint32_t *)p->packed + group * group_size + skipped;
       for (size_t column = part.columns.first; column < part.columns.end; column += panel.columns) {
+        if (slow && np_cancel_check()) return;
         const size_t here = start + pixel * g->outputs + group * outputs + column;
         panel.columns = np_min(part.columns.end - column, code->most);
         panel.out = (float *)job->out + here;

@@ -97,8 +97,10 @@ static void multiply(const conv_job *task, np_fp32_panel panel, const float *pac
 static void multiply_group(const conv_job *task, np_fp32_panel panel, const float *packed,
                            size_t first, size_t end) {
   const struct np_fp32_convolution_params *p = task->params;
+  const int slow = panel.count * p->geometry.runs * p->geometry.run_length > NP_SLOW;
   if (!p->panels_within) {
     for (size_t n = first; n < end; n++) {
+      if (slow && np_cancel_check()) return;
       const np_fp32_panel_extent at = place(p, n);
       inputs_part part = {0}, next = {0};
       for (int more = next_part(p, &part); more; part = next) {
@@ -115,6 +117,7 @@ static void multiply_group(const conv_job *task, np_fp32_panel panel, const floa
     next = part;
     more = next_part(p, &next);
     for (size_t n = first; n < end; n++) {
+      if (slow && np_cancel_check()) return;
       const int within = n + 1 < end;
       const np_fp32_panel_extent after = place(p, within ? n + 1 : first);
       panel.prefetch = weights_of(p, packed, after, within || !more ? part : next);

@@ -61,6 +61,7 @@ static void part(np_job *job, size_t thread, size_t index) {
     panel.row_scales = scales;
     panel.row_zeros = zeros;
   }
+  const int slow = panel.count * g->runs * g->run_length > NP_SLOW;
   for (size_t group = 0; group < g->groups; group++) {
     const uint8_t *packed = (const uint8_t *)p->packed + group * group_size;
     panel.image = wide + group * inputs * code->element;
@@ -71,6 +72,7 @@ static void part(np_job *job, size_t thread, size_t index) {
       panel.row_sums = acc;
     }
     for (size_t column = part.columns.first; column < part.columns.end; column += panel.columns) {
+      if (slow && np_cancel_check()) return;
       panel.columns = np_min(part.columns.end - column, code->most);
       panel.panel = packed + column / code->columns * panel_size;
       const size_t place = start + group * outputs + column;

@@ -71,6 +71,7 @@ static void part(np_job *job, size_t thread, size_t index) {
   tile.out = middle;
   size_t ready = 0; /* rows before this one are in the ring, or are not needed */
   for (size_t row = span.first; row < span.end; row += p->strip) {
+    if (np_cancel_check()) return;
     tile.count = np_min(p->strip, span.end - row);
     if (expands) {
       const size_t top = row * d->strides[0]; /* counted with the pads */

@@ -25,12 +25,15 @@ struct np_softmax_pairs_params {
 
 NP_INLINE void gate_row(const float *in, const float *factor, float *out, size_t count, float slope,
                         float cubic, const int multiplies, const int is_cubic) {
-  for (size_t i = 0; i < count; i++) {
-    const float x = in[i];
-    /* Without a cube there is none: 0 times an infinite one would be NaN. */
-    const float steep = is_cubic ? slope + cubic * x * x : slope;
-    const float gated = x * logistic(x * steep);
-    out[i] = multiplies ? gated * factor[i] : gated;
+  for (size_t i = 0; i < count;) {
+    if (i > 0 && np_cancel_check()) return;
+    for (const size_t next = np_stretch(i, count); i < next; i++) {
+      const float x = in[i];
+      /* Without a cube there is none: 0 times an infinite one would be NaN. */
+      const float steep = is_cubic ? slope + cubic * x * x : slope;
+      const float gated = x * logistic(x * steep);
+      out[i] = multiplies ? gated * factor[i] : gated;
+    }
   }
 }
 

@@ -13,6 +13,8 @@
 /* Bytes of a stream that are prefetched: those of fewer panels of floats are longer. */
 #define PREFETCH_BYTES(layout) ((layout) == NP_PANELS_F32 || (layout) == NP_TABLE_F32 ? 4096 : 2048)
 #define LINE 64
+/* Bytes of a stream between two looks at whether the run is stopped. */
+#define POLL_BYTES ((size_t)1 << 17)
 
 /* LANES elements of a panel as floats: of vectors of bytes the compiler would convert each for
  * itself. */
@@ -137,7 +139,13 @@ NP_INLINE void panels(const np_gemv_job *job, np_gemv_region region, size_t firs
   const int most = ACCUMULATORS / (rows * vectors);
   const int streams = most > MOST_STREAMS ? MOST_STREAMS : most > 0 ? most : 1;
   const size_t run_stride = (last - first) / (size_t)streams, end = first + run_stride;
-  for (size_t i = first; i < end; i++) tile(job, region, i, run_stride, rows, streams, vectors, layout);
+  const size_t every = POLL_BYTES / region.panel_bytes;
+  for (size_t i = first, left = every; i < end; i++) {
+    tile(job, region, i, run_stride, rows, streams, vectors, layout);
+    if (left-- > 0) continue;
+    if (np_cancel_check()) return;
+    left = every;
+  }
   first += (size_t)streams * run_stride;
   if (streams > LEFT_STREAMS) {
     const size_t some = (last - first) / LEFT_STREAMS;
@@ -192,7 +200,13 @@ NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
 NP_INLINE void table(const np_gemv_job *job, size_t first, size_t last, const int rows) {
   const int streams = ACCUMULATORS / rows > MOST_STREAMS ? MOST_STREAMS : ACCUMULATORS / rows;
   const size_t run_stride = (last - first) / (size_t)streams, end = first + run_stride;
-  for (size_t i = first; i < end; i++) outputs(job, i, run_stride, rows, streams);
+  const size_t every = POLL_BYTES / sizeof(float) / np_max(1, job->params->channels);
+  for (size_t i = first, left = every; i < end; i++) {
+    outputs(job, i, run_stride, rows, streams);
+    if (left-- > 0) continue;
+    if (np_cancel_check()) return;
+    left = every;
+  }
   for (size_t i = first + (size_t)streams * run_stride; i < last; i++) outputs(job, i, 0, rows, 1);
 }
 

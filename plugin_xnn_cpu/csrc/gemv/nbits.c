@@ -171,12 +171,21 @@ static size_t plain_of(const task *t) {
   return 2;
 }
 
+/* Weights, and panels, that are multiplied between two looks at whether the run is stopped. */
+#define STREAMED_WEIGHTS ((size_t)1 << 24)
+#define STREAMED_PANELS ((size_t)64)
+
 /* Panels `first` to `last` of one matmul, times up to NP_NBITS_GEMV_ROWS rows. */
 static void few(const task *t, size_t segment, float *out, size_t first, size_t last,
                 int multiplies) {
   np_nbits_job job = job_of(t, segment, out);
   job.multiplies = multiplies;
-  t->code.few(&job, first, last);
+  const size_t inputs = np_max(1, job.params->matrix.inputs);
+  const size_t some = np_max(STREAMED_PANELS, STREAMED_WEIGHTS / NP_NBITS_COLUMNS / inputs);
+  for (size_t i = first; i < last; i += some) {
+    if (i > first && np_cancel_check()) return;
+    t->code.few(&job, i, np_min(i + some, last));
+  }
   finish(&job, t->after, 0, job.params->rows, first, last);
 }
 

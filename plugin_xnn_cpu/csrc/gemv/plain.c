@@ -42,7 +42,7 @@ static float accumulated(const np_gemv_job *job, const uint8_t *panel, size_t wi
 static void panels(const np_gemv_job *job, np_gemv_region region, size_t width, size_t first,
                    size_t last) {
   const struct np_gemv_params *p = job->params;
-  for (size_t i = first; i < last; i++) {
+  for (size_t i = first; i < last && (i % 16 || !np_cancel_check()); i++) {
     const uint8_t *panel = region.packed + i * region.panel_bytes;
     const size_t column = region.column + i * width;
     for (size_t n = 0; n < width && column + n < p->outputs; n++) {

@@ -3,6 +3,8 @@
 
 #include "runtime/kernel.h"
 
+#define POLL_BYTES ((ptrdiff_t)1 << 20) /* between two looks at whether the run is stopped */
+
 typedef struct {
   const struct np_copy_params *params;
   const char *in;
@@ -13,7 +15,7 @@ typedef struct {
 static void copy_row(const char *in, ptrdiff_t in_stride, char *out, ptrdiff_t out_stride,
                      size_t count, size_t size) {
   if (in_stride == 1 && out_stride == 1) {
-    memcpy(out, in, count * size);
+    np_copy_bytes(out, in, count * size);
     return;
   }
   if (size > 8 || (size & (size - 1)) != 0) {
@@ -31,18 +33,39 @@ static void copy_row(const char *in, ptrdiff_t in_stride, char *out, ptrdiff_t o
 #undef NP_ROW
 }
 
-static void copy_from(const struct np_copy_params *p, size_t dim, const char *in, char *out) {
+/* A whole row; returns whether the run was stopped meanwhile. */
+static int copy_long_row(const struct np_copy_params *p, const char *in, char *out) {
+  const size_t last = p->rank - 1, all = p->sizes[last];
+  const ptrdiff_t in_stride = p->in_strides[last], out_stride = p->out_strides[last];
+  const ptrdiff_t size = (ptrdiff_t)p->element_size;
+  const size_t some = in_stride == 1 && out_stride == 1 ? all : NP_STRETCH;
+  for (size_t i = 0; i < all; i += some) {
+    if (i > 0 && np_cancel_check()) return 1;
+    copy_row(in + (ptrdiff_t)i * in_stride * size, in_stride, out + (ptrdiff_t)i * out_stride * size,
+             out_stride, np_min(all - i, some), p->element_size);
+  }
+  return 0;
+}
+
+/* `left` bytes are copied before the next look at whether the run is stopped; returns whether it
+ * is. */
+static int copy_from(const struct np_copy_params *p, size_t dim, const char *in, char *out,
+                     ptrdiff_t *left) {
   const ptrdiff_t size = (ptrdiff_t)p->element_size;
   if (dim + 1 >= p->rank) {
-    const size_t last = p->rank - 1;
-    copy_row(in, p->in_strides[last], out, p->out_strides[last], p->sizes[last], p->element_size);
-    return;
+    *left -= (ptrdiff_t)p->sizes[p->rank - 1] * size;
+    if (*left < 0) {
+      if (np_cancel_check()) return 1;
+      *left = POLL_BYTES;
+    }
+    return copy_long_row(p, in, out);
   }
   for (size_t i = 0; i < p->sizes[dim]; i++) {
-    copy_from(p, dim + 1, in, out);
+    if (copy_from(p, dim + 1, in, out, left)) return 1;
     in += p->in_strides[dim] * size;
     out += p->out_strides[dim] * size;
   }
+  return 0;
 }
 
 static void copy_part(void *context, size_t thread, size_t index) {
@@ -52,7 +75,8 @@ static void copy_part(void *context, size_t thread, size_t index) {
   const ptrdiff_t size = (ptrdiff_t)p->element_size;
   ptrdiff_t at[2];
   np_offsets(index, job->inner, p->sizes, 2, strides, at);
-  copy_from(p, job->inner, job->in + at[0] * size, job->out + at[1] * size);
+  ptrdiff_t left = POLL_BYTES;
+  copy_from(p, job->inner, job->in + at[0] * size, job->out + at[1] * size, &left);
 }
 
 int np_copy(np_job *job) {

@@ -29,8 +29,9 @@ static void rows(np_job *job, size_t start, size_t count) {
       np_index_outside(job);
       return;
     }
-    memcpy((char *)job->out + row * p->row_bytes,
-           (const char *)job->inputs[0] + (outer * p->axis + at) * p->row_bytes, p->row_bytes);
+    np_copy_bytes((char *)job->out + row * p->row_bytes,
+                  (const char *)job->inputs[0] + (outer * p->axis + at) * p->row_bytes,
+                  p->row_bytes);
   }
 }
 

@@ -7,6 +7,7 @@
 
 /* Elements of a row that one part computes. */
 #define COLUMNS 8192
+#define POLL 4096 /* updates between two looks at whether the run is stopped */
 
 /* Where in the data row `row` of the indices starts, the indexed axis left aside. */
 static ptrdiff_t start_of(const struct np_elements_params *p, size_t row) {
@@ -100,6 +101,7 @@ static void scatter_lines(np_job *job, size_t start, size_t count) {
     }
     char *const first = out + at * (ptrdiff_t)size;
     for (size_t i = 0; i < length; i++, flat += step) {
+      if (i % POLL == POLL - 1 && np_cancel_check()) return;
       const size_t found = np_read_index(indices, index_size, flat, axis_size);
       if (found >= axis_size) {
         np_index_outside(job);
@@ -158,7 +160,7 @@ static void gather_tuples(np_job *job, size_t start, size_t count) {
       return;
     }
     place += (ptrdiff_t)(tuple / p->tuples) * p->batch_stride;
-    memcpy(out + tuple * bytes, data + place, bytes);
+    np_copy_bytes(out + tuple * bytes, data + place, bytes);
   }
 }
 
@@ -178,6 +180,7 @@ static void scatter_columns(np_job *job, size_t start, size_t count) {
   const char *const updates = (const char *)job->inputs[2] + start * size;
   char *const out = (char *)job->out + start * size;
   for (size_t tuple = 0; tuple < p->tuples; tuple++) {
+    if (tuple % POLL == POLL - 1 && np_cancel_check()) return;
     ptrdiff_t place;
     if (!place_of(p, indices, tuple, &place)) {
       np_index_outside(job);

@@ -20,8 +20,12 @@ static void copy_some(const struct np_indexed_copy_params *p, const char *in, ch
   const int32_t *table = p->tables + p->starts[p->rank - 1];
   const ptrdiff_t stride = p->in_strides[p->rank - 1];
 #define NP_SOME(type) \
-  for (size_t i = start; i < end; i++) ((type *)out)[i] = ((const type *)in)[table[i] * stride];
-  NP_SWITCH_SIZE(p->element_size, NP_SOME)
+  for (; i < next; i++) ((type *)out)[i] = ((const type *)in)[table[i] * stride];
+  for (size_t i = start; i < end;) {
+    if (i > start && np_cancel_check()) return;
+    const size_t next = np_stretch(i, end);
+    NP_SWITCH_SIZE(p->element_size, NP_SOME)
+  }
 #undef NP_SOME
 }
 
@@ -41,7 +45,7 @@ static void rows(np_job *job, size_t start, size_t count) {
     copy_some(p, in, out, 0, p->first);
     if (p->plain > 0) {
       const ptrdiff_t from = p->tables[p->starts[last] + p->first] * p->in_strides[last];
-      memcpy(out + p->first * size, in + from * (ptrdiff_t)size, p->plain * size);
+      np_copy_bytes(out + p->first * size, in + from * (ptrdiff_t)size, p->plain * size);
     }
     copy_some(p, in, out, end, columns);
   }

@@ -39,10 +39,10 @@ static void part(np_job *job, size_t thread, size_t outer) {
   /* In a circle the new rows are up to two pieces, and so are the old ones. */
   const size_t start = (size_t)found, whole = p->rows - start;
   const size_t first = np_min(p->new_rows, whole), wrapped = p->new_rows - first;
-  memcpy(out, update + first * row, wrapped * row);
-  memcpy(out + wrapped * row, past + wrapped * row, (start - wrapped) * row);
-  memcpy(out + start * row, update, first * row);
-  memcpy(out + (start + first) * row, past + (start + first) * row, (whole - first) * row);
+  np_copy_bytes(out, update + first * row, wrapped * row);
+  np_copy_bytes(out + wrapped * row, past + wrapped * row, (start - wrapped) * row);
+  np_copy_bytes(out + start * row, update, first * row);
+  np_copy_bytes(out + (start + first) * row, past + (start + first) * row, (whole - first) * row);
 }
 
 int np_scatter_rows(np_job *job) {

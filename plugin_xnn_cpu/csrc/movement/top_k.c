@@ -5,6 +5,10 @@
 #include "movement/index.h"
 #include "runtime/kernel.h"
 
+/* Elements between two looks at whether the run is stopped. */
+#define POLL 1024
+#define STOPPED(i) ((i) % POLL == POLL - 1 && np_cancel_check())
+
 /* NaN is larger than any number; of equal elements the first is better. */
 #define TOP_K(name, type)                                                                        \
   static inline bool larger_##name(type a, type b) { return a > b || (a != a && b == b); }       \
@@ -36,20 +40,31 @@
                           int64_t *heap) {                                                       \
     const size_t step = p->inner, count = p->count;                                              \
     const bool largest = p->largest != 0;                                                        \
-    for (size_t i = 0; i < count; i++) heap[i * step] = (int64_t)i;                              \
-    for (size_t i = count / 2; i-- > 0;) sink_##name(in, step, largest, heap, i, count);         \
+    for (size_t i = 0; i < count; i++) {                                                         \
+      heap[i * step] = (int64_t)i;                                                               \
+      if (STOPPED(i)) return;                                                                    \
+    }                                                                                            \
+    for (size_t i = count / 2; i-- > 0;) {                                                       \
+      sink_##name(in, step, largest, heap, i, count);                                            \
+      if (STOPPED(i)) return;                                                                    \
+    }                                                                                            \
     for (size_t i = count; i < p->size; i++) {                                                   \
+      if (STOPPED(i)) return;                                                                    \
       if (!better_##name(in, step, largest, (int64_t)i, heap[0])) continue;                      \
       heap[0] = (int64_t)i;                                                                      \
       sink_##name(in, step, largest, heap, 0, count);                                            \
     }                                                                                            \
     for (size_t left = count; left-- > 1;) {                                                     \
+      if (STOPPED(left)) return;                                                                 \
       const int64_t worst = heap[0];                                                             \
       heap[0] = heap[left * step];                                                               \
       heap[left * step] = worst;                                                                 \
       sink_##name(in, step, largest, heap, 0, left);                                             \
     }                                                                                            \
-    for (size_t i = 0; i < count; i++) out[i * step] = in[(size_t)heap[i * step] * step];        \
+    for (size_t i = 0; i < count; i++) {                                                         \
+      out[i * step] = in[(size_t)heap[i * step] * step];                                         \
+      if (STOPPED(i)) return;                                                                    \
+    }                                                                                            \
   }                                                                                              \
                                                                                                  \
   static void lines_##name(np_job *job, size_t start, size_t many) {                             \

@@ -26,7 +26,12 @@ NP_TILE(planes) {
   float *out = (float *)job->out + start * pixels;
   for (size_t at = start; at < start + count; at++, x += pixels, out += pixels) {
     const float scale = scales[at % p->channels], shift = shifts[at % p->channels];
-    for (size_t i = 0; i < pixels; i++) out[i] = clamped(x[i] * scale + shift, low, high);
+    for (size_t i = 0; i < pixels;) {
+      if (i > 0 && np_cancel_check()) return;
+      for (const size_t next = np_stretch(i, pixels); i < next; i++) {
+        out[i] = clamped(x[i] * scale + shift, low, high);
+      }
+    }
   }
 }
 

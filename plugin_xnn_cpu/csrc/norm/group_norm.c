@@ -22,12 +22,14 @@ struct np_group_norm_params {
 
 #define LANES 16
 #define CHUNK 4096
+#define PIXELS 4096 /* between two looks at whether the run is stopped */
 #define CHANNELS 64 /* of a part, where they lie side by side: a few cache lines */
 
 NP_MULTIVERSIONED(double, total, (const float *x, size_t count, float mean, int squared),
                   (x, count, mean, squared)) {
   double whole = 0.0;
   for (size_t start = 0; start < count; start += CHUNK) {
+    if (start % NP_STRETCH == NP_STRETCH - CHUNK && np_cancel_check()) return whole;
     const size_t size = count - start < CHUNK ? count - start : CHUNK;
     float lanes[2 * LANES], rest = 0.0f;
     for (size_t c = 0; c < 2 * LANES; c++) lanes[c] = 0.0f;
@@ -49,7 +51,12 @@ NP_MULTIVERSIONED(double, total, (const float *x, size_t count, float mean, int 
 NP_MULTIVERSIONED(void, apply,
                   (const float *x, float *out, size_t count, float mean, float factor, float bias),
                   (x, out, count, mean, factor, bias)) {
-  for (size_t i = 0; i < count; i++) out[i] = (x[i] - mean) * factor + bias;
+  for (size_t i = 0; i < count;) {
+    if (i > 0 && np_cancel_check()) return;
+    for (const size_t next = np_stretch(i, count); i < next; i++) {
+      out[i] = (x[i] - mean) * factor + bias;
+    }
+  }
 }
 
 /* One group of an image of [channels, pixels]. */
@@ -85,6 +92,7 @@ NP_MULTIVERSIONED(void, totals_of_channels,
                   (x, stride, pixels, means, totals, count, squared)) {
   for (size_t c = 0; c < count; c++) totals[c] = 0.0;
   for (size_t start = 0; start < pixels; start += CHUNK / LANES) {
+    if (start % PIXELS == PIXELS - CHUNK / LANES && np_cancel_check()) return;
     const size_t end = pixels - start < CHUNK / LANES ? pixels : start + CHUNK / LANES;
     float part[CHANNELS];
     for (size_t c = 0; c < count; c++) part[c] = 0.0f;
@@ -102,6 +110,7 @@ NP_MULTIVERSIONED(void, apply_pixels,
                    const float *factors, const float *biases, size_t count),
                   (x, out, stride, pixels, means, factors, biases, count)) {
   for (size_t i = 0; i < pixels; i++) {
+    if (i % PIXELS == PIXELS - 1 && np_cancel_check()) return;
     const float *from = x + i * stride;
     float *to = out + i * stride;
     for (size_t c = 0; c < count; c++) to[c] = (from[c] - means[c]) * factors[c] + biases[c];

@@ -15,14 +15,18 @@ NP_INLINE void total(const float *const x[], size_t columns, const float mean[],
     for (int s = 0; s < CHAINS; s++) acc[r][s] = zero();
   }
   size_t i = 0;
-  for (; i + CHAINS * LANES <= columns; i += CHAINS * LANES) {
-    for (int r = 0; r < rows; r++) {
-      for (int s = 0; s < CHAINS; s++) {
-        const vec d = load(x[r] + i + s * LANES) - mean[r];
-        acc[r][s] += squared ? (vec)(d * d) : d;
+  while (i + CHAINS * LANES <= columns && (i == 0 || !np_cancel_check())) {
+    for (const size_t next = np_stretch(i, columns); i + CHAINS * LANES <= next;
+         i += CHAINS * LANES) {
+      for (int r = 0; r < rows; r++) {
+        for (int s = 0; s < CHAINS; s++) {
+          const vec d = load(x[r] + i + s * LANES) - mean[r];
+          acc[r][s] += squared ? (vec)(d * d) : d;
+        }
       }
     }
   }
+  if (columns > NP_STRETCH && np_cancelled()) i = columns;
   for (; i + LANES <= columns; i += LANES) {
     for (int r = 0; r < rows; r++) {
       const vec d = load(x[r] + i) - mean[r];
@@ -41,8 +45,11 @@ NP_INLINE void total(const float *const x[], size_t columns, const float mean[],
 
 NP_INLINE void add(const float *x, const float *added, float *sum, size_t columns) {
   const size_t whole = columns - columns % LANES;
-  for (size_t i = 0; i < whole; i += LANES) {
-    store(sum + i, load(x + i) + load(added + i));
+  for (size_t i = 0; i < whole;) {
+    if (i > 0 && np_cancel_check()) return;
+    for (const size_t next = np_stretch(i, whole); i < next; i += LANES) {
+      store(sum + i, load(x + i) + load(added + i));
+    }
   }
   for (size_t i = whole; i < columns; i++) sum[i] = x[i] + added[i];
 }
@@ -60,12 +67,15 @@ NP_INLINE void normalize(const np_normal_rows *p, const float *const x[], float 
   }
   total(x, columns, mean, factor, rows, 1);
   for (int r = 0; r < rows; r++) factor[r] = 1.0f / sqrtf(factor[r] / count + p->epsilon);
-  for (size_t i = 0; i < whole; i += LANES) {
-    const vec by = load(scale + i);
-    const vec plus = bias == NULL ? zero() : load(bias + i);
-    for (int r = 0; r < rows; r++) {
-      const vec normal = (load(x[r] + i) - mean[r]) * factor[r];
-      store(to[r] + i, normal * by + plus);
+  for (size_t i = 0; i < whole;) {
+    if (i > 0 && np_cancel_check()) return;
+    for (const size_t next = np_stretch(i, whole); i < next; i += LANES) {
+      const vec by = load(scale + i);
+      const vec plus = bias == NULL ? zero() : load(bias + i);
+      for (int r = 0; r < rows; r++) {
+        const vec normal = (load(x[r] + i) - mean[r]) * factor[r];
+        store(to[r] + i, normal * by + plus);
+      }
     }
   }
   for (int r = 0; r < rows; r++) {

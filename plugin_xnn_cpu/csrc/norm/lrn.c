@@ -24,6 +24,7 @@ static void pixels_of(const struct np_lrn_params *p, const float *x, float *out,
   const size_t before = (p->size - 1) / 2, after = p->size - 1 - before;
   const float factor = p->alpha / (float)p->size;
   for (size_t c = 0; c < p->channels; c++) {
+    if (c % 64 == 63 && np_cancel_check()) return;
     const size_t first = c < before ? 0 : c - before;
     const size_t last = p->channels - 1 - c < after ? p->channels - 1 : c + after;
     float squares[PIXELS];

@@ -16,13 +16,18 @@ struct np_rows_params {
 
 #define LANES 16
 
+/* Whether the run is stopped, where element `at` is not the first of a row. */
+NP_INLINE int stopped(size_t at) { return at > 0 && np_cancel_check(); }
+
 /* The maximum of a row; NaN may be lost. */
 NP_INLINE float maximum(const float *x, size_t count) {
   float lanes[4 * LANES], best = x[0];
   for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = best;
   size_t i = 0;
-  for (; i + 4 * LANES <= count; i += 4 * LANES) {
-    for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = x[i + c] > lanes[c] ? x[i + c] : lanes[c];
+  while (i + 4 * LANES <= count && !stopped(i)) {
+    for (const size_t next = np_stretch(i, count); i + 4 * LANES <= next; i += 4 * LANES) {
+      for (size_t c = 0; c < 4 * LANES; c++) lanes[c] = x[i + c] > lanes[c] ? x[i + c] : lanes[c];
+    }
   }
   for (; i < count; i++) best = x[i] > best ? x[i] : best;
   for (size_t c = 0; c < 4 * LANES; c++) best = lanes[c] > best ? lanes[c] : best;
@@ -37,13 +42,16 @@ NP_INLINE void log_softmax(const float *x, float *out, size_t count) {
   for (size_t c = 0; c < 2 * LANES; c++) lanes[c] = 0.0f;
   for (size_t c = 0; c < 2 * LANES; c++) strange[c] = 0;
   size_t i = 0;
-  for (; i + 2 * LANES <= count; i += 2 * LANES) {
-    for (size_t c = 0; c < 2 * LANES; c++) {
-      const float d = x[i + c] - best;
-      lanes[c] += exp_of_minus_magnitude(d);
-      strange[c] |= d != d;
+  while (i + 2 * LANES <= count && !stopped(i)) {
+    for (const size_t next = np_stretch(i, count); i + 2 * LANES <= next; i += 2 * LANES) {
+      for (size_t c = 0; c < 2 * LANES; c++) {
+        const float d = x[i + c] - best;
+        lanes[c] += exp_of_minus_magnitude(d);
+        strange[c] |= d != d;
+      }
     }
   }
+  if (np_cancelled()) return;
   for (; i < count; i++) {
     const float d = x[i] - best;
     sum += exp_of_minus_magnitude(d);
@@ -52,16 +60,22 @@ NP_INLINE void log_softmax(const float *x, float *out, size_t count) {
   for (size_t c = 0; c < 2 * LANES; c++) sum += lanes[c];
   for (size_t c = 0; c < 2 * LANES; c++) any |= strange[c];
   const float l = any ? NAN : logarithm_of(sum);
-  for (i = 0; i < count; i++) out[i] = (x[i] - best) - l;
+  for (i = 0; i < count && !stopped(i);) {
+    for (const size_t next = np_stretch(i, count); i < next; i++) out[i] = (x[i] - best) - l;
+  }
 }
 
 /* NaN counts as greater than any number, as in ArgMax. */
 static void hardmax(const float *x, float *out, size_t count) {
   size_t best = 0;
-  for (size_t i = 1; i < count; i++) {
-    if (x[i] > x[best] || (isnan(x[i]) && !isnan(x[best]))) best = i;
+  for (size_t i = 0; i < count && !stopped(i);) {
+    for (const size_t next = np_stretch(i, count); i < next; i++) {
+      if (x[i] > x[best] || (isnan(x[i]) && !isnan(x[best]))) best = i;
+    }
   }
-  for (size_t i = 0; i < count; i++) out[i] = 0.0f;
+  for (size_t i = 0; i < count && !stopped(i);) {
+    for (const size_t next = np_stretch(i, count); i < next; i++) out[i] = 0.0f;
+  }
   out[best] = 1.0f;
 }
 
@@ -69,15 +83,22 @@ NP_INLINE void divided(const float *x, float *out, size_t count, const int squar
   float lanes[LANES], sum = 0.0f;
   for (size_t c = 0; c < LANES; c++) lanes[c] = 0.0f;
   size_t i = 0;
-  for (; i + LANES <= count; i += LANES) {
-    for (size_t c = 0; c < LANES; c++) {
-      lanes[c] += squared ? x[i + c] * x[i + c] : fabsf(x[i + c]);
+  while (i + LANES <= count && !stopped(i)) {
+    for (const size_t next = np_stretch(i, count); i + LANES <= next; i += LANES) {
+      for (size_t c = 0; c < LANES; c++) {
+        lanes[c] += squared ? x[i + c] * x[i + c] : fabsf(x[i + c]);
+      }
     }
   }
+  if (np_cancelled()) return;
   for (; i < count; i++) sum += squared ? x[i] * x[i] : fabsf(x[i]);
   for (size_t c = 0; c < LANES; c++) sum += lanes[c];
   const float norm = squared ? sqrtf(sum) : sum;
-  for (i = 0; i < count; i++) out[i] = norm == 0.0f ? 0.0f : x[i] / norm;
+  for (i = 0; i < count && !stopped(i);) {
+    for (const size_t next = np_stretch(i, count); i < next; i++) {
+      out[i] = norm == 0.0f ? 0.0f : x[i] / norm;
+    }
+  }
 }
 
 NP_TILE(rows) {

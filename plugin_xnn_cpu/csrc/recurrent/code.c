@@ -362,7 +362,9 @@ NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step
 #ifdef __AVX512VNNI__
   quantize(job, read + direction * p->batch * padded, &bytes);
 #endif
+  const int slow = p->batch * hidden > NP_SLOW; /* multiplications by a column of a block */
   for (size_t i = first; i < last; i++) {
+    if (slow && np_cancel_check()) return;
     /* To and fro: where the weights are larger than the cache, what was read last is still
      * there. */
     const size_t block = step & 1 ? first + last - 1 - i : i;

@@ -123,7 +123,7 @@ static void direction(void *context, size_t thread, size_t index) {
   for (size_t step = 0; step < p->steps; step++) {
     code(job, index, step, 0, blocks(job), 0, 0);
     if (p->kind == NP_RECURRENT_GRU) code(job, index, step, 0, blocks(job), 0, 1);
-    if (thread == 0 && step % 16 == 15 && np_cancel_check()) return;
+    if (np_cancel_check()) return;
   }
 }
 

@@ -11,7 +11,14 @@ struct np_arg_extreme_params {
 };
 
 #define COLUMNS 256 /* of one tile: their best values and indices stay in L1 */
+#define ROWS 1024   /* of them between two looks at whether the run is stopped */
 #define LANES 32
+
+/* Whether a value takes the place of the best one before it. */
+NP_INLINE int is_better(float value, float best, int last) {
+  const int is_nan = value != value, was_nan = best != best;
+  return last ? is_nan | (value >= best) : (!was_nan) & ((value > best) | is_nan);
+}
 
 /* The index in a dense row: its greatest element in lanes, then where that is. */
 NP_INLINE size_t index_in_row(const float *x, size_t count, float sign, int last) {
@@ -42,19 +49,29 @@ NP_INLINE size_t index_in_row(const float *x, size_t count, float sign, int last
   return 0; /* not reached: the row has `best`, or NaN */
 }
 
+/* The same of a row of any length, stretch by stretch. */
+NP_INLINE size_t index_in_long_row(const float *x, size_t count, float sign, int last) {
+  size_t best = 0;
+  for (size_t start = 0, next; start < count; start = next) {
+    if (start > 0 && np_cancel_check()) return 0;
+    next = np_stretch(start, count);
+    const size_t found = start + index_in_row(x + start, next - start, sign, last);
+    if (start == 0 || is_better(sign * x[found], sign * x[best], last)) best = found;
+  }
+  return best;
+}
+
 /* The indices of a tile of columns, whose elements are `stride` apart along the axis. */
 NP_INLINE void index_in_columns(const float *x, size_t count, size_t stride, size_t columns,
                                 float sign, int last, int64_t *out) {
   float best[COLUMNS];
   for (size_t c = 0; c < columns; c++) best[c] = sign * x[c], out[c] = 0;
   for (size_t k = 1; k < count; k++) {
+    if (k % ROWS == 0 && np_cancel_check()) return;
     const float *row = x + k * stride;
     for (size_t c = 0; c < columns; c++) {
       const float value = sign * row[c];
-      const int is_nan = value != value, was_nan = best[c] != best[c];
-      const int first_better = (!was_nan) & ((value > best[c]) | is_nan);
-      const int last_better = is_nan | (value >= best[c]);
-      const int better = last ? last_better : first_better;
+      const int better = is_better(value, best[c], last);
       best[c] = better ? value : best[c];
       out[c] = better ? (int64_t)k : out[c];
     }
@@ -71,7 +88,7 @@ NP_TILE(part) {
     const float *x = (const float *)job->inputs[0] + outer * p->count * p->inner + columns.first;
     int64_t *out = (int64_t *)job->out + outer * p->inner + columns.first;
     if (p->inner == 1) {
-      *out = (int64_t)index_in_row(x, p->count, sign, p->last);
+      *out = (int64_t)index_in_long_row(x, p->count, sign, p->last);
     } else {
       index_in_columns(x, p->count, p->inner, columns.count, sign, p->last, out);
     }

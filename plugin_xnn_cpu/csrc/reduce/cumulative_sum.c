@@ -16,16 +16,20 @@ struct np_cumulative_sum_params {
 #define NP_CUMULATIVE_SUM_INT64 2
 
 #define COLUMNS 256 /* of one tile: the row before stays in L1 */
+#define ROWS 1024   /* of them between two looks at whether the run is stopped */
 
 /* Prefix sum of a row, whose elements are `stride` apart, and of a tile of columns. */
 #define PREFIX_SUM(name, type)                                                                 \
   NP_INLINE void name##_row(const type *x, size_t count, ptrdiff_t stride, int exclusive,      \
                             type *out) {                                                       \
     type total = 0;                                                                            \
-    for (size_t k = 0; k < count; k++, x += stride, out += stride) {                           \
-      const type with = k ? total + *x : *x; /* 0 + -0 is 0 */                                 \
-      *out = exclusive ? total : with;                                                         \
-      total = with;                                                                            \
+    for (size_t k = 0; k < count;) {                                                           \
+      if (k > 0 && np_cancel_check()) return;                                                  \
+      for (const size_t next = np_stretch(k, count); k < next; k++, x += stride, out += stride) {\
+        const type with = k ? total + *x : *x; /* 0 + -0 is 0 */                               \
+        *out = exclusive ? total : with;                                                       \
+        total = with;                                                                          \
+      }                                                                                        \
     }                                                                                          \
   }                                                                                            \
   NP_INLINE void name##_columns(const type *x, size_t count, ptrdiff_t stride, size_t columns, \
@@ -41,6 +45,7 @@ struct np_cumulative_sum_params {
       const type *last = out, *added = exclusive ? x : x + stride;                             \
       x += stride, out += stride;                                                              \
       for (size_t c = 0; c < columns; c++) out[c] = last[c] + added[c];                        \
+      if (k % ROWS == 0 && np_cancel_check()) return;                                          \
     }                                                                                          \
   }
 

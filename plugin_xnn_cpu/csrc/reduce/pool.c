@@ -8,6 +8,7 @@
 #include "runtime/kernel.h"
 
 #define BLOCK 64    /* channels that are kept in registers */
+#define PIECE ((size_t)1 << 14) /* elements of a plane between two looks whether to stop */
 
 enum { MAXIMUM, SUM };
 
@@ -61,6 +62,31 @@ NP_INLINE void over_plane(const float *in, plane p, size_t channels, float *out,
   for (; start < channels; start++) channels_of_plane(in + start, p, out + start, 1, kind);
 }
 
+/* The same of many elements, some at a time. */
+NP_INLINE void over_large_plane(const float *in, plane p, size_t channels, float *out,
+                                const int kind) {
+  const size_t wide = np_min(p.columns, PIECE), high = np_max(1, PIECE / wide);
+  for (size_t start = 0; start < channels; start += BLOCK) {
+    const size_t count = np_min(BLOCK, channels - start);
+    float *to = out + start, some[BLOCK];
+    for (size_t c = 0; c < count; c++) to[c] = kind == SUM ? 0.0f : -INFINITY;
+    for (size_t row = 0; row < p.rows; row += high) {
+      for (size_t column = 0; column < p.columns; column += wide) {
+        if (np_cancel_check()) return;
+        const plane piece = {np_min(high, p.rows - row), np_min(wide, p.columns - column),
+                             p.row_step, p.column_step};
+        const float *x =
+            in + start + (ptrdiff_t)row * p.row_step + (ptrdiff_t)column * p.column_step;
+        over_plane(x, piece, count, some, kind);
+        for (size_t c = 0; c < count; c++) {
+          const int greater = (some[c] > to[c]) | (some[c] != some[c]);
+          to[c] = kind == SUM ? to[c] + some[c] : greater ? some[c] : to[c];
+        }
+      }
+    }
+  }
+}
+
 /* The taps of a kernel window that lie in the image: from which on, and how many. */
 NP_INLINE size_t inside(size_t at, size_t pad, size_t stride, size_t dilation, size_t taps,
                         size_t size, size_t *first) {
@@ -93,12 +119,24 @@ NP_INLINE void pool_output_row(const np_job *job, size_t index, const int kind) 
   const size_t row = image * p->image.height + (taps.rows ? top : 0);
   const float *line = (const float *)job->inputs[0] + row * (size_t)width;
   float *out = (float *)job->out + index * p->image.out_width * channels;
+  size_t since = 0; /* elements since the last look at whether the run is stopped */
   for (size_t x = 0; x < p->image.out_width; x++, out += channels) {
     taps.columns =
         inside(x, p->pads[1], p->strides[1], p->dilations[1], p->kernel[1], p->image.width, &left);
-    over_plane(line + (taps.columns ? left : 0) * channels, taps, channels, out, kind);
+    const float *in = line + (taps.columns ? left : 0) * channels;
+    const size_t elements = taps.rows * taps.columns;
+    if (elements > PIECE) {
+      over_large_plane(in, taps, channels, out, kind);
+    } else {
+      over_plane(in, taps, channels, out, kind);
+    }
+    since += elements * channels;
+    if (since > NP_STRETCH) {
+      if (np_cancel_check()) return;
+      since = 0;
+    }
     if (kind == SUM) {
-      const float count = (float)(taps.rows * taps.columns);
+      const float count = (float)elements;
       for (size_t c = 0; c < channels; c++) out[c] /= count;
     }
   }

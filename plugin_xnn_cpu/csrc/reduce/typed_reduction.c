@@ -11,6 +11,7 @@
 #endif
 
 #define COLUMNS 256 /* results of a part, where they lie side by side */
+#define ROWS 256 /* rows that are reduced between two looks at whether the run is stopped */
 #define LANES 16
 #define BLOCK 64 /* lanes of extremes of float32 */
 
@@ -68,6 +69,7 @@ NP_INLINE ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
       for (size_t c = 0; c < count; c++) acc[c] = start;                                           \
       for (size_t i = 0; i < p->reduced_count; i++) {                                              \
         columns_##name(acc, in + place(&p->reduced, i) + first, count);                            \
+        if (i % ROWS == ROWS - 1 && np_cancel_check()) return;                                     \
       }                                                                                            \
       type *out = (type *)job->out + index * p->columns + first;                                   \
       for (size_t c = 0; c < count; c++) {                                                         \
@@ -77,8 +79,13 @@ NP_INLINE ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
     }                                                                                              \
     ACC a = start;                                                                                 \
     for (size_t i = 0; i < p->reduced_count; i++) {                                                \
-      const ACC b = row_##name(in + place(&p->reduced, i), p->row);                                \
-      a = JOIN;                                                                                    \
+      const type *row = in + place(&p->reduced, i);                                                \
+      for (size_t at = 0, next; at < p->row; at = next) {                                          \
+        if ((at > 0 || i % ROWS == ROWS - 1) && np_cancel_check()) return;                         \
+        next = np_stretch(at, p->row);                                                             \
+        const ACC b = row_##name(row + at, next - at);                                             \
+        a = JOIN;                                                                                  \
+      }                                                                                            \
     }                                                                                              \
     ((type *)job->out)[index] = (type)(mean ? (WIDE)a / (WIDE)elements : (WIDE)a);                 \
   }

@@ -5,10 +5,15 @@
 #include <stddef.h>
 #include <time.h>
 
+#include "runtime/modes.h"
+
 #define PERIOD 20000000 /* nanoseconds between two questions */
 
-/* Not allocated at its first use in a thread, which would end the process without memory. */
-static _Thread_local np_cancellation *current __attribute__((tls_model("initial-exec")));
+/* Not allocated at their first use in a thread, which would end the process without memory. */
+#define OF_THREAD static _Thread_local __attribute__((tls_model("initial-exec")))
+
+OF_THREAD np_cancellation *current;
+OF_THREAD int member; /* of a run of another thread, which alone asks */
 
 static uint64_t now(void) {
   struct timespec time;
@@ -18,25 +23,47 @@ static uint64_t now(void) {
 
 np_cancellation *np_cancel_begin(np_cancellation *stop) {
   np_cancellation *outer = current;
-  stop->stopped = 0;
+  atomic_store_explicit(&stop->stopped, 0, memory_order_relaxed);
   stop->due = stop->ask == NULL ? 0 : now() + PERIOD;
+  stop->modes = np_modes();
   current = stop;
   return outer;
 }
 
 void np_cancel_end(np_cancellation *outer) { current = outer; }
 
-int np_cancelled(void) { return current != NULL && current->stopped; }
+np_cancellation *np_cancel_run(void) { return current; }
+
+void np_cancel_join(np_cancellation *run) {
+  current = run;
+  member = run != NULL;
+}
+
+static int is_stopped(const np_cancellation *stop) {
+  return atomic_load_explicit(&stop->stopped, memory_order_relaxed);
+}
+
+int np_cancelled(void) { return current != NULL && is_stopped(current); }
 
 int np_cancel_due(void) {
   const np_cancellation *stop = current;
-  return stop != NULL && stop->ask != NULL && !stop->stopped && now() >= stop->due;
+  if (stop == NULL || member || stop->ask == NULL) return 0;
+  return !is_stopped(stop) && now() >= stop->due;
+}
+
+int np_cancel_stops(const np_cancellation *run) {
+  if (is_stopped(run)) return 1;
+  return run == current && np_cancel_due() && np_cancel_poll();
 }
 
 int np_cancel_poll(void) {
   np_cancellation *stop = current;
   /* What runs meanwhile may run a tape of its own, which begins and ends by then. */
-  stop->stopped = stop->ask(stop->context) != 0;
+  const uint64_t modes = np_modes();
+  np_set_modes(stop->modes);
+  const int stopped = stop->ask(stop->context) != 0;
+  np_set_modes(modes);
+  atomic_store_explicit(&stop->stopped, stopped, memory_order_relaxed);
   stop->due = now() + PERIOD;
-  return stop->stopped;
+  return stopped;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/calls.h"
+#include "runtime/cancel.h"
 #include "runtime/isa.h"
 #include "runtime/team.h"
 
@@ -69,6 +70,10 @@
 #define NP_SMALL_FLOAT32 2e5
 #define NP_SMALL_NARROW 4e5
 
+/* Multiplications by a column of a panel of weights above which it is asked before each panel
+ * whether the run is stopped. */
+#define NP_SLOW 4096
+
 NP_INLINE size_t np_min(size_t a, size_t b) { return a < b ? a : b; }
 NP_INLINE size_t np_max(size_t a, size_t b) { return a > b ? a : b; }
 NP_INLINE size_t np_ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
@@ -84,6 +89,26 @@ typedef struct {
 NP_INLINE np_range np_range_of(size_t index, size_t size, size_t all) {
   const size_t first = index * size, count = np_min(size, all - first);
   return (np_range){first, count, first + count};
+}
+
+/* Elements of a loop between two looks at whether the run is stopped; what a copy has, in bytes, is
+ * enough for non-temporal stores. */
+#define NP_STRETCH ((size_t)1 << 18)
+#define NP_COPY_STRETCH ((size_t)1 << 26)
+
+/* Where a loop over `count` elements, now at `at`, looks next. */
+NP_INLINE size_t np_stretch(size_t at, size_t count) {
+  return count - at < NP_STRETCH ? count : at + NP_STRETCH;
+}
+
+/* memcpy, which ends early where the run is stopped. */
+NP_INLINE void np_copy_bytes(void *to, const void *from, size_t bytes) {
+  for (; bytes > NP_COPY_STRETCH && !np_cancel_check(); bytes -= NP_COPY_STRETCH) {
+    memcpy(to, from, NP_COPY_STRETCH);
+    to = (char *)to + NP_COPY_STRETCH;
+    from = (const char *)from + NP_COPY_STRETCH;
+  }
+  memcpy(to, from, np_min(bytes, NP_COPY_STRETCH));
 }
 
 NP_INLINE uint32_t np_bits_of(float x) {

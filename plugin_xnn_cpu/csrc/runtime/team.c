@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "runtime/cancel.h"
+#include "runtime/modes.h"
 
 /* The gate: members within are counted in its low bits, then a bit for an open job, then the job's
  * number. */
@@ -11,34 +12,6 @@
 #define NEXT (OPEN << 1)
 
 #define LOOKS 256 /* at the gate, before others may have the processor */
-
-#if defined(__x86_64__)
-#define ZEROED 0x8040u /* MXCSR: subnormal operands and results are 0 */
-
-static unsigned disable_denormals(int disable) {
-  const unsigned before = __builtin_ia32_stmxcsr();
-  if (disable) __builtin_ia32_ldmxcsr(before | ZEROED);
-  return before;
-}
-
-static void restore(unsigned before) { __builtin_ia32_ldmxcsr(before); }
-#elif defined(__aarch64__)
-#define ZEROED ((uint64_t)1 << 24 | (uint64_t)1 << 19) /* FPCR: FZ and FZ16 */
-
-static uint64_t disable_denormals(int disable) {
-  uint64_t before;
-  __asm__ __volatile__("mrs %0, fpcr" : "=r"(before));
-  if (disable) __asm__ __volatile__("msr fpcr, %0" : : "r"(before | ZEROED));
-  return before;
-}
-
-static void restore(uint64_t before) {
-  __asm__ __volatile__("msr fpcr, %0" : : "r"(before));
-}
-#else
-static int disable_denormals(int disable) { return disable; }
-static void restore(int before) { (void)before; }
-#endif
 
 void np_team_begin(np_team *team, size_t size, np_share *shares) {
   atomic_init(&team->gate, 0);
@@ -54,22 +27,10 @@ static void drop(np_team *team) {
   }
 }
 
-typedef __typeof__(disable_denormals(0)) np_modes;
-
-/* Whether the caller's run is stopped, asked with floating point as the caller had it. */
-static int stops(np_modes before, int disable) {
-  if (!np_cancel_due()) return 0;
-  restore(before);
-  const int stopped = np_cancel_poll();
-  disable_denormals(disable);
-  return stopped;
-}
-
 static void compute(np_team *team, size_t thread) {
-  const int disable = team->disable_denormals;
   np_part *part = team->part;
   void *context = team->context;
-  const np_modes before = disable_denormals(disable);
+  const uint64_t before = np_disable_denormals(team->disable_denormals);
   for (size_t n = 0; n < team->size; n++) {
     np_share *share = &team->shares[(thread + n) % team->size];
     /* Looked at first, so that a share that is used up stays where it is read. */
@@ -77,10 +38,10 @@ static void compute(np_team *team, size_t thread) {
       const size_t index = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
       if (index >= share->end) break;
       part(context, thread, index);
-      if (thread == 0 && stops(before, disable)) drop(team);
+      if (thread == 0 && np_cancel_check()) drop(team);
     }
   }
-  restore(before);
+  np_set_modes(before);
 }
 
 int np_team_open(np_team *team, np_part *part, void *context, size_t count, int disable) {
@@ -88,6 +49,7 @@ int np_team_open(np_team *team, np_part *part, void *context, size_t count, int 
   team->part = part;
   team->context = context;
   team->disable_denormals = disable;
+  team->run = np_cancel_run();
   for (size_t n = 0; n < team->size; n++) {
     const size_t end = (n + 1) * (count / team->size) +
                        (n + 1 < count % team->size ? n + 1 : count % team->size);
@@ -108,6 +70,7 @@ void np_team_close(np_team *team) {
   for (int look = 1; atomic_load_explicit(&team->gate, memory_order_acquire) & WITHIN; look++) {
     if (look % LOOKS == 0) {
       sched_yield(); /* whom this waits for may want this processor */
+      np_cancel_check();
     } else {
       np_spin_pause();
     }
@@ -127,15 +90,17 @@ void np_team_join(np_team *team, size_t thread, uint64_t *seen) {
   } while (!atomic_compare_exchange_weak_explicit(&team->gate, &gate, gate + 1,
                                                   memory_order_acquire, memory_order_relaxed));
   *seen = gate / NEXT;
+  np_cancel_join(team->run);
   compute(team, thread);
+  np_cancel_join(NULL);
   atomic_fetch_sub_explicit(&team->gate, 1, memory_order_release);
 }
 
 void np_compute_alone(np_part *part, void *context, size_t count, int disable) {
-  const np_modes before = disable_denormals(disable);
+  const uint64_t before = np_disable_denormals(disable);
   for (size_t index = 0; index < count; index++) {
     part(context, 0, index);
-    if (stops(before, disable)) break;
+    if (np_cancel_check()) break;
   }
-  restore(before);
+  np_set_modes(before);
 }

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/cancel.h"
+
 /* A part of a job, computed by a thread: 0 is the one that called, others are below the size. */
 typedef void np_part(void *context, size_t thread, size_t index);
 
@@ -24,6 +26,7 @@ typedef struct {
   np_part *part;
   void *context;
   int disable_denormals;
+  np_cancellation *run; /* the caller's, or NULL */
   np_share *shares;
 } np_team;
 

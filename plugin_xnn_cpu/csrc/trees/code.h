@@ -66,6 +66,7 @@ NP_INLINE void NAME(add)(const NAME(trees) * task, uint32_t at, REAL *totals) {
 NP_INLINE void NAME(by_rows)(const NAME(trees) * task, size_t start, size_t count, int at_most) {
   const struct np_trees_params *p = task->params;
   for (size_t tree = 0; tree < p->trees; tree++) {
+    if (tree % 64 == 63 && np_cancel_check()) return;
     for (size_t row = start; row < start + count; row += LANES) {
       const size_t used = start + count - row < LANES ? start + count - row : LANES;
       const REAL *rows[LANES];
@@ -88,6 +89,7 @@ NP_INLINE void NAME(by_trees)(const NAME(trees) * task, size_t row, int at_most)
   const REAL *rows[LANES];
   for (size_t lane = 0; lane < LANES; lane++) rows[lane] = task->x + row * p->columns;
   for (size_t tree = 0; tree < p->trees; tree += LANES) {
+    if (tree % (64 * LANES) == 63 * LANES && np_cancel_check()) return;
     const size_t used = p->trees - tree < LANES ? p->trees - tree : LANES;
     uint32_t at[LANES];
     for (size_t lane = 0; lane < LANES; lane++) {

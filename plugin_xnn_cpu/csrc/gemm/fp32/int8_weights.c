@@ -95,6 +95,7 @@ static void part(np_job *job, size_t thread, size_t index) {
     const size_t left = p->channels - start;
     const int ends = left <= p->depth;
     for (size_t n = first; n < last; n += p->together) {
+      if (np_cancel_check()) return;
       const size_t end = np_min(n + p->together, last);
       const size_t column = n * p->width;
       const size_t columns = np_min(end * p->width, p->outputs) - column;

@@ -1,6 +1,9 @@
 /* GEMM with float32 results of rows and a matrix of int8; see gemm/int8/int8.h. */
 #include "gemm/int8/panel.h"
 
+/* Bytes of weights between two looks at whether the run is stopped, of a single row. */
+#define STRETCH_BYTES ((size_t)1 << 22)
+
 /* Prepare a row tile: write the offset, scale and zero point of each row, and upcast rows that are
  * not in the kernel's form to scratch memory. Returns what the offsets count from. */
 static const uint8_t *prepare_rows(const np_job *job, const np_int8_micro_kernels *code,
@@ -70,14 +73,20 @@ static void part(np_job *job, size_t thread, size_t index) {
   }
   const size_t panel_size = np_int8_panel_size(code->group, code->columns, steps);
   if (p->rows == 1 && code->row != NULL) {
-    panel.panel = (const uint8_t *)p->packed + columns.first / code->columns * panel_size;
-    panel.columns = columns.count;
-    panel.out = (float *)job->out + columns.first;
-    if (p->weight_zeros != NULL) panel.weight_zeros = p->weight_zeros + columns.first;
-    code->row(&panel);
+    const size_t some = (1 + STRETCH_BYTES / panel_size) * code->columns;
+    for (size_t column = columns.first; column < columns.end; column += some) {
+      if (column > columns.first && np_cancel_check()) return;
+      panel.panel = (const uint8_t *)p->packed + column / code->columns * panel_size;
+      panel.columns = np_min(some, columns.end - column);
+      panel.out = (float *)job->out + column;
+      if (p->weight_zeros != NULL) panel.weight_zeros = p->weight_zeros + column;
+      code->row(&panel);
+    }
     return;
   }
+  const int slow = rows.count * p->channels > NP_SLOW;
   for (size_t column = columns.first; column < columns.end; column += panel.columns) {
+    if (slow && np_cancel_check()) return;
     panel.columns = np_min(columns.end - column, code->most);
     panel.panel = (const uint8_t *)p->packed + column / code->columns * panel_size;
     panel.out = (float *)job->out + rows.first * p->outputs + column;
