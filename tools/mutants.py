@@ -46,6 +46,7 @@ TESTS = {
         f"{_VERIFIER}_mutations.py",
         f"--deselect={_VERIFIER}_valid.py::test_every_node_test_of_onnx",  # longer than all others
     ),
+    "narrowpass_ir.data.trust": ("ir/tests/data/test_trust.py",),
     "narrowpass_int8_sym.static.scale_constraints": (
         "plugin_int8_sym/tests/static/test_scale_constraints.py",
     ),
@@ -61,7 +62,6 @@ TESTS = {
         f"{_CACHE}/test_sessions.py",
         f"{_CACHE}/test_sharing.py",
     ),
-    "narrowpass_planning.weights.trust": (f"{_CACHE}/test_trust.py",),
     "narrowpass_planning.weights.weight": (f"{_CACHE}/test_weight.py",),
     "narrowpass_planning.weights.writing": (f"{_CACHE}/test_writing.py",),
     "narrowpass_planning.stored.codec": (f"{_STORED}/test_codec.py",),

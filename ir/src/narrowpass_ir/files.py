@@ -37,10 +37,14 @@ def create_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing_file(path: Path) -> Iterator[BinaryIO]:
+def replacing_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a file to write; it takes the place of `path` where the block ends.
 
     Where the block raises, it is deleted and what was at `path` stays.
+
+    Args:
+        path: of the file.
+        mode: who may read and write it, less the umask.
 
     Raises:
         UsageError: `path` is a folder or a device, or the folder around it does not exist.
@@ -53,7 +57,7 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
     if not os.path.isdir(path.parent):  # noqa: PTH112
         raise UsageError(f"{path}: the folder {path.parent} does not exist; create it first")
     try:
-        with temporary(path) as (file, name):
+        with temporary(path, mode) as (file, name):
             yield file
             sync(file)
             name.replace(path)
@@ -66,7 +70,7 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
+def temporary(target: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Path]]:
     """Open a new file beside `target`; it is deleted at the end unless it was renamed.
 
     It is locked meanwhile, where the file system can do that: see `is_left_behind`.
@@ -76,7 +80,7 @@ def temporary(target: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """
     name = target.parent / TEMPORARY.replace("*", secrets.token_hex(8))
     # Not tempfile: its files are for the owner only, whatever the umask says.
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:
             with contextlib.suppress(OSError):

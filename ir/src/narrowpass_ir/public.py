@@ -15,6 +15,7 @@ PUBLIC_MODULES = (
     "narrowpass_ir.data.feeds",
     "narrowpass_ir.data.npz",
     "narrowpass_ir.data.records",
+    "narrowpass_ir.data.trust",
     "narrowpass_ir.errors",
     "narrowpass_ir.files",
     "narrowpass_ir.garbage",

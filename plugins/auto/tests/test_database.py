@@ -1,6 +1,7 @@
 """Times that are kept between processes."""
 
 import io
+import os
 import sqlite3
 import subprocess
 import sys
@@ -197,3 +198,74 @@ def test_without_a_file_times_are_kept_in_memory():
     again = Database(None)
     assert list(again.entries()) == []
     again.close()
+
+
+# What others may have written
+
+
+def _other_owner(path):
+    if os.geteuid() != 0:
+        pytest.skip("only the superuser can change the owner of a file")
+    os.chown(path, 12345, 12345)
+
+
+def _beside(path, end, mode=0o600):
+    file = path.with_name(path.name + end)
+    file.touch()
+    file.chmod(mode)
+    return file
+
+
+def _linked(path):
+    path.rename(path.with_name("other"))
+    path.symlink_to("other")
+
+
+DISTRUSTED = {
+    "another's file": (_other_owner, "belongs to user 12345", "delete it"),
+    "a file for all": (lambda path: path.chmod(0o666), "other users", "chmod go-w"),
+    "a file of the group": (lambda path: path.chmod(0o664), "other users", "chmod go-w"),
+    "another's folder": (lambda path: _other_owner(path.parent), "12345", "NARROWPASS_CACHE_DIR"),
+    "a folder for all": (lambda path: path.parent.chmod(0o777), "other users", "chmod go-w"),
+    "a folder of the group": (lambda path: path.parent.chmod(0o775), "other users", "chmod go-w"),
+    "a sticky folder": (lambda path: path.parent.chmod(0o1777), "other users", "chmod go-w"),
+    "another's journal": (lambda path: _other_owner(_beside(path, "-journal")), "12345", "delete"),
+    "a log for all": (lambda path: _beside(path, "-wal", 0o666), "times.sqlite-wal", "chmod go-w"),
+    "a link": (_linked, "is not a regular file", "delete it"),
+}
+
+
+@pytest.mark.parametrize("name", DISTRUSTED)
+def test_times_that_others_may_have_written_are_not_used(tmp_path, caplog, name):
+    change, reason, remedy = DISTRUSTED[name]
+    path = tmp_path / "folder" / "times.sqlite"
+    database = Database(path)
+    database.add("p", "kernel", (1.0,))
+    database.close()
+    change(path)
+    before = path.read_bytes()
+    database = Database(path)
+    assert database.find("p", "kernel") is None
+    assert database.add("p", "kernel", (2.0,)) == (2.0,)  # of this process
+    database.close()
+    assert path.read_bytes() == before
+    (record,) = caplog.records
+    assert "not read, and not kept" in record.message
+    assert reason in record.message
+    assert remedy in record.message
+
+
+def test_whatever_the_umask_times_are_used_again(tmp_path, caplog):
+    path = tmp_path / "above" / "folder" / "times.sqlite"
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            database = Database(path)
+            assert database.add("p", "kernel", (1.0,)) == (1.0,)
+            database.close()
+    finally:
+        os.umask(before)
+    assert caplog.text == ""
+    assert path.stat().st_mode & 0o022 == 0
+    for folder in (path.parent, path.parent.parent):
+        assert folder.stat().st_mode & 0o022 == 0

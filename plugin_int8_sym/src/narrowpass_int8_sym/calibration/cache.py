@@ -22,7 +22,8 @@ from narrowpass.errors import DataError, NarrowpassError, UsageError
 from narrowpass_int8_sym.calibration.histogram import Array
 from narrowpass_int8_sym.calibration.observers import Range
 from narrowpass_ir.data.documents import parse_json
-from narrowpass_ir.files import TEMPORARY, create_folder, is_left_behind, replacing_file
+from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
+from narrowpass_ir.files import TEMPORARY, is_left_behind, replacing_file
 
 FORMAT = "narrowpass calibration 1"
 SUFFIX = ".calibration.npz"
@@ -93,8 +94,9 @@ class CalibrationCache:
     """A folder of calibration results.
 
     A file that cannot be read, is damaged or has another format is ignored with a warning; so is a
-    folder that cannot be written to. Several processes may use the folder at once: each file is
-    replaced as a whole, and ranges that another one found meanwhile are kept.
+    folder that cannot be written to. What other users may have written is neither read nor
+    replaced. Several processes may use the folder at once: each file is replaced as a whole, and
+    ranges that another one found meanwhile are kept.
 
     Attributes:
         folder: of the files; created when the first one is written.
@@ -141,8 +143,13 @@ class CacheEntry:
             known, _ = self._read()
             self.ranges = {**known, **self.ranges, **ranges}
         self.partial = partial
+        self._replace()
+
+    def _replace(self) -> None:
+        if not self._writable:  # others could write to what was just read
+            return
         try:
-            create_folder(self.path.parent)
+            create_own_folder(self.path.parent)
             self._sweep()
             self._write()
         except (NarrowpassError, OSError) as error:
@@ -168,13 +175,17 @@ class CacheEntry:
             }
             arrays = {"extremes": self.partial.extremes, "counts": self.partial.counts}
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        with replacing_file(self.path) as file:
+        with replacing_file(self.path, 0o644) as file:
             # Mostly zeros, but packing them would take longer than writing.
             np.savez(file, **arrays)
 
     def _read(self) -> tuple[dict[str, Range], PartialCalibration | None]:
         try:
-            with self.path.open("rb") as file:
+            if reason := distrust_folder(self.path.parent):
+                return self._distrust(reason)
+            with open(self.path, "rb", opener=_unfollowed) as file:
+                if reason := distrust_file(self.path, os.fstat(file.fileno())):
+                    return self._distrust(reason)
                 return self._parse(file.read())
         except FileNotFoundError:
             pass
@@ -182,6 +193,11 @@ class CacheEntry:
             _log.warning("%s cannot be read, so it is ignored: %s", self.path, str(error))
         except _BROKEN as error:
             _log.warning("%s is no calibration, so it is ignored: %s", self.path, repr(error))
+        return {}, None
+
+    def _distrust(self, reason: str) -> tuple[dict[str, Range], PartialCalibration | None]:
+        self._writable = False
+        _log.warning("clipping ranges are not read, and not kept: %s", reason)
         return {}, None
 
     def _parse(self, data: bytes) -> tuple[dict[str, Range], PartialCalibration | None]:
@@ -212,6 +228,10 @@ class CacheEntry:
             with contextlib.suppress(OSError):
                 if is_left_behind(path):
                     path.unlink()
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _range_to_json(kept: Range) -> list[object]:

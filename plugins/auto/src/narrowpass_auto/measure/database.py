@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import platformdirs
 
 from narrowpass.errors import DataError, OutputError
 from narrowpass.runtime.processors import usable_processors
+from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Backend
@@ -90,8 +92,8 @@ def _processor_name() -> str:
 class Database:
     """Times by processor and key.
 
-    A file that cannot be opened or written is no reason to fail: times are kept in memory then,
-    with one warning.
+    A file that cannot be opened or written, or that other users may have written, is no reason to
+    fail: times are kept in memory then, with one warning.
 
     Args:
         path: of the file; created, with its folder, where it is not there. None for memory.
@@ -104,7 +106,10 @@ class Database:
     def _open(self, path: Path | None) -> sqlite3.Connection:
         if path is not None:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                create_own_folder(path.parent)
+                if reason := _distrusted(path):
+                    _log.warning("measured times are not read, and not kept: %s", reason)
+                    return _connect(":memory:")
                 return _connect(str(path))
             except (OSError, sqlite3.Error, DataError) as error:
                 _log.warning("%s: times are not kept: %s; `tune prune` deletes it", path, error)
@@ -181,6 +186,26 @@ class Database:
 
 
 _SHOWN = 400
+
+
+def _distrusted(path: Path) -> str:
+    """Return why another user may have written a database; empty where none can.
+
+    SQLite opens files by their names, also those of a process that died: who can add a file to the
+    folder can change the database, also where the sticky bit is set.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    reason = distrust_folder(path.parent, sticky=False)
+    for end in ("", "-journal", "-wal", "-shm"):
+        file = path.with_name(path.name + end)
+        with contextlib.suppress(FileNotFoundError):
+            status = file.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                reason = reason or f"{file} is not a regular file; delete it"
+            reason = reason or distrust_file(file, status)
+    return reason
 
 
 def _connect(path: str) -> sqlite3.Connection:

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from narrowpass.bundle import is_bundle
+from narrowpass_ir.data.trust import create_own_folder, distrust_folder
 from narrowpass_onnxruntime.provider.identities import secret_of
 from narrowpass_onnxruntime.turns import LOCK
 from narrowpass_planning.weights import chosen_folder
-from narrowpass_planning.weights.trust import distrust_folder
 
 _FOLDER = "onnxruntime"
 _BUNDLE = ".narrow"
@@ -35,7 +35,7 @@ class KeptBundles:
 
     def __init__(self, cache_dir: Path | None) -> None:
         self._folder = chosen_folder(cache_dir) / _FOLDER
-        self._folder.mkdir(0o755, parents=True, exist_ok=True)
+        create_own_folder(self._folder)
         if reason := distrust_folder(self._folder):
             raise PermissionError(reason)
         self.secret = secret_of(self._folder)

@@ -23,6 +23,7 @@ from typing import Any
 from narrowpass.bundle import Bundle
 from narrowpass.driver import open_bundle
 from narrowpass.errors import NarrowpassError
+from narrowpass_ir.data.trust import create_own_folder
 from narrowpass_ir.files import TEMPORARY, is_left_behind, replacing_file
 from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.session.metadata import Interface
@@ -95,7 +96,7 @@ class Store:
             OSError: the folder cannot be created, or another user can write to it.
             NarrowpassError: the file cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        create_own_folder(self._folder)
         if reason := _distrusted(self._folder):
             raise PermissionError(reason)
         document: dict[str, Any] = {

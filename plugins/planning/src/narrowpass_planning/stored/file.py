@@ -24,7 +24,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from narrowpass_planning.weights.trust import distrust_file, distrust_folder
+from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 from narrowpass_planning.weights.writing import is_unused, replacing
 
 MAGIC = b"NPMETHOD"
@@ -84,7 +84,7 @@ def write(path: Path, key: str, document: Any) -> None:
     try:
         if distrust_folder(path.parent):
             return
-        path.parent.mkdir(0o755, parents=True, exist_ok=True)
+        create_own_folder(path.parent)
         with replacing(path) as file:
             file.write(header + text)
     except OSError as error:

@@ -45,12 +45,12 @@ import numpy as np
 from narrowpass.errors import ModelError
 from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.data.documents import parse_json
+from narrowpass_ir.data.trust import distrust_file
 from narrowpass_ir.io import MappedFile
 from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_planning.weights.entry import ALIGNMENT, Entry
 from narrowpass_planning.weights.packer import Packer, UnusableError
 from narrowpass_planning.weights.store import OWN_ALGORITHM
-from narrowpass_planning.weights.trust import distrust_file
 
 MAGIC = b"NPWCACHE"
 VERSION = 2

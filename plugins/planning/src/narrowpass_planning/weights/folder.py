@@ -16,10 +16,10 @@ from filelock import FileLock, Timeout
 
 from narrowpass.errors import NarrowpassError, OutputError, UsageError
 from narrowpass_ir.data.documents import parse_json
+from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 from narrowpass_planning.weights.entry import Entry
 from narrowpass_planning.weights.file import HEADER, VERSION, PackedFile, UntrustedError, write
 from narrowpass_planning.weights.packer import Packer, UnusableError
-from narrowpass_planning.weights.trust import distrust_file, distrust_folder
 from narrowpass_planning.weights.weight import digest
 from narrowpass_planning.weights.writing import delete_leftovers, is_unused, leftovers, replacing
 
@@ -136,7 +136,7 @@ class CacheFile:
             yield False
             return
         try:
-            self.path.parent.mkdir(0o755, parents=True, exist_ok=True)
+            create_own_folder(self.path.parent)
             lock = FileLock(f"{self.path}.lock", timeout=patience)
             lock.acquire()
         except Timeout:

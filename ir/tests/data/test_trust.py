@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from narrowpass_planning.weights.trust import distrust_file, distrust_folder
+from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
@@ -69,3 +69,29 @@ def test_what_is_not_there_was_written_by_nobody(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="loop"):
         distrust_folder(tmp_path / "loop")
+
+
+@pytest.mark.usefixtures("as_user")
+def test_a_sticky_folder_where_that_is_not_enough(monkeypatch):
+    monkeypatch.setattr(Path, "stat", lambda self: status(stat.S_IFDIR | 0o1777, 0))
+    assert "chmod go-w f" in distrust_folder(Path("f"), sticky=False)
+    monkeypatch.setattr(Path, "stat", lambda self: status(stat.S_IFDIR | 0o1755, 0))
+    assert distrust_folder(Path("f"), sticky=False) == ""
+
+
+def test_folders_are_for_their_owner_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        (tmp_path / "there").mkdir()
+        create_own_folder(tmp_path / "there" / "a" / "b")
+        create_own_folder(tmp_path / "there" / "a" / "b")
+    finally:
+        os.umask(before)
+    folders = [tmp_path / "there", tmp_path / "there" / "a", tmp_path / "there" / "a" / "b"]
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o777, 0o755, 0o755]
+    assert [bool(distrust_folder(folder)) for folder in folders] == [True, False, False]
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        create_own_folder(tmp_path / "file")
+    with pytest.raises(NotADirectoryError):
+        create_own_folder(tmp_path / "file" / "below")
