@@ -121,10 +121,11 @@ def test_levels_have_the_same_bits(tmp_path):
     own, *others = (level for level in levels() if level != PLAIN)
     if not others:
         pytest.skip("the processor has no instruction set beyond AVX2")
-    # One slice begins where the patterns are; the next ones compute digests of its cases only.
+    others = others[:1]  # the campaign and plugin_xnn_cpu/tests/runtime/test_same_bits.py: all
     campaign, first = Campaign(tmp_path, float("inf")), 3 * len(OPERATORS) + FIRST
     seeds = range(first, first + len(PATTERNS))
     campaign.slice(seeds.start, len(seeds), own)
+    # Of the cases of the first slice the others compute digests only.
     for index, level in enumerate(others):
         campaign.slice(10_000 + index, 1, level, seeds)
     campaign.compare_levels()
