@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "xnnpack/allocator.h"
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +28,7 @@ int np_xnn_has_reserve(void) { return used; }
 
 #ifndef NP_PORTABLE
 
-/* glibc 2.34 moved dlsym from libdl into libc under a new version; its first one is in both. */
-#if defined(__x86_64__)
-__asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
-#elif defined(__aarch64__)
-__asm__(".symver dlsym, dlsym@GLIBC_2.17");
-#endif
+#include "xnnpack/dynamic.h"
 
 static _Alignas(ALIGNMENT) unsigned char reserve[BLOCKS][BLOCK];
 static atomic_bool taken[BLOCKS];

@@ -6,12 +6,12 @@
 #ifndef NP_PORTABLE
 #define _GNU_SOURCE /* RTLD_NOLOAD */
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "runtime/cancel.h"
+#include "xnnpack/dynamic.h"
 #include "xnnpack/xnnpack.h"
 
 #define LIBRARY "libnarrowpass_xnn_threadpool.so" /* see build_tools/bundle.py */
