@@ -46,7 +46,7 @@ def _cases():
     yield from (("top_k", 2), ("xnn deconvolution", 2))
 
 
-@pytest.mark.parametrize(("name", "threads"), _cases())
+@pytest.mark.parametrize(("name", "threads"), list(_cases()))
 def test_a_long_step_is_ended_soon(name, threads):
     if name.startswith("xnn") and library.is_portable():
         pytest.skip("operators in plain C are computed to their ends")
