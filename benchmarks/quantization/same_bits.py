@@ -4,7 +4,7 @@ Each model is built in several types. ``narrowpass compare --across`` says which
 ``narrowpass bench`` times it with ``deterministic=true`` and without, in turns, each in a process
 of its own::
 
-    python benchmarks/same_bits.py MODEL.onnx ... [--forms float32,int8] [--rounds 5]
+    python benchmarks/quantization/same_bits.py MODEL.onnx ... [--forms float32,int8] [--rounds 5]
 
 Prints a table in Markdown. An axis that a model does not have is "-". Instruction sets are
 compared with the highest that the processor has: "same from avx2 on", or the largest difference of
