@@ -275,6 +275,17 @@ def test_no_line_is_printed_before_anything_is_done(monkeypatch, capsys):
     assert "pass x, 1 of 2" in capsys.readouterr().err
 
 
+def test_work_goes_on_without_a_thread_for_its_lines(monkeypatch, capsys):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(output, "EVERY", 0.0)
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    with output._lines() as show:
+        show("pass x", 1, 2)
+    assert capsys.readouterr().err == ""
+
+
 def test_the_module_runs_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["narrowpass", "--version"])
     with pytest.raises(SystemExit) as ended:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import Counter
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
+from narrowpass_ir.tensors import safetensors
 from narrowpass_ir.tensors.threads import ThreadPool
 
 
@@ -60,3 +64,14 @@ def test_a_thread_that_starts_later_does_not_work_again(allow):
         allow(1)
         pool.submit(done.append, 2).result()
     assert done == [1, 2]
+
+
+def test_a_file_is_written_and_synced_without_a_thread(allow, tmp_path):
+    tensors = {f"t{i}": ir.tensor(np.full((3, i + 1), i, np.float32)) for i in range(5)}
+    layout = safetensors.Layout.of(tensors)
+    allow(0)
+    with (tmp_path / "w").open("wb") as file:
+        hashes = safetensors.write(file.fileno(), layout, tensors, threads=3)
+    for name, tensor in tensors.items():
+        assert hashes[name] == hashlib.sha256(tensor.tobytes()).hexdigest()
+    assert (tmp_path / "w").stat().st_size == layout.size
