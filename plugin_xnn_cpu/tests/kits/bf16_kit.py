@@ -39,7 +39,7 @@ def emulator() -> ctypes.CDLL:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("there is no C compiler to build the emulator with")
-    source = Path(__file__).with_name("bf16_emulator.c")
+    source = Path(__file__).parents[1] / "gemm" / "bf16_emulator.c"
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, "emulator.so")

@@ -24,7 +24,7 @@ SOON = 0.2
 
 def interrupted(name, threads):
     """Interrupt a step in a process of its own; return what it prints."""
-    script = Path(__file__).parents[1] / "kernels" / "interrupt_kit.py"
+    script = Path(__file__).parents[1] / "kits" / "interrupt_kit.py"
     done = subprocess.run(
         [sys.executable, script, name, str(threads)],
         capture_output=True,
