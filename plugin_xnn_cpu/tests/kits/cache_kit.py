@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import importlib.metadata
 import io
 import os
 import traceback
@@ -166,13 +167,17 @@ NOBODY = 65534
 def as_user(work: Callable[[], object]) -> None:
     """Do the work in a process of `NOBODY`, where this one is the superuser's; else here.
 
-    What it needs is imported already: that user may not read the packages.
+    What it needs is imported, and what is installed is listed, before: that user may not read the packages.
     """
     if os.geteuid():
         work()
         return
+    entries = importlib.metadata.entry_points()
+    versions = {found.name: found.version for found in importlib.metadata.distributions()}
 
     def change() -> None:
+        importlib.metadata.entry_points = lambda **wanted: entries.select(**wanted)
+        importlib.metadata.version = versions.__getitem__
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
