@@ -167,7 +167,7 @@ NOBODY = 65534
 def as_user(work: Callable[[], object]) -> None:
     """Do the work in a process of `NOBODY`, where this one is the superuser's; else here.
 
-    What it needs is imported, and what is installed is listed, before: that user may not read the packages.
+    That user may not read the packages: what it needs of them is imported and listed before.
     """
     if os.geteuid():
         work()
@@ -176,7 +176,7 @@ def as_user(work: Callable[[], object]) -> None:
     versions = {found.name: found.version for found in importlib.metadata.distributions()}
 
     def change() -> None:
-        importlib.metadata.entry_points = lambda **wanted: entries.select(**wanted)
+        importlib.metadata.entry_points = entries.select
         importlib.metadata.version = versions.__getitem__
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
