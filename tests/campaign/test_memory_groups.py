@@ -17,8 +17,8 @@ pytestmark = [
 
 MB = 1 << 20
 ACTIONS = ("build", "load", "run")
-FEW = (60, 100, 140, 2000)
-MANY = (*range(40, 300, 4), 2000)
+FEW = (24, 80, 140, 2000)
+MANY = (*range(24, 300, 4), 2000)
 
 
 @pytest.fixture(scope="module")
