@@ -71,6 +71,27 @@ def test_so_does_a_backend_with_default_options(name):
         np.testing.assert_array_equal(program.run({"x": x})["y"], alone(program, x))
 
 
+COMPUTED = """
+<ir_version: 9, opset_import: ["" : 20]>
+computed (float[N, K] a, float[K, M] b) => (float[N, M] y) { y = MatMul (a, b) }
+"""
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(4, 33), (8, 2), (64, 16), (70, 5), (300, 130)])
+def test_so_does_a_matmul_of_computed_operands(depth, columns):
+    rng = np.random.default_rng(depth)
+    a, b = floats(rng, ROWS, depth), floats(rng, depth, columns)
+    model, expected = onnx.parser.parse_model(COMPUTED), None
+    for threads in (1, 2, 3):
+        with narrowpass.load(model, BACKEND, threads=threads, cache=False) as program:
+            alone = np.concatenate([program.run({"a": row[None], "b": b})["y"] for row in a])
+            expected = alone if expected is None else expected
+            for count in COUNTS:
+                found = program.run({"a": a[:count], "b": b})["y"]
+                text = f"{count} rows on {threads} threads"
+                np.testing.assert_array_equal(found, expected[:count], err_msg=text)
+
+
 def test_only_tiles_round_rows_of_4_bits():
     """What `deterministic` is for: without it many rows are bfloat16 where there are tiles."""
     model, x = model_and_rows("nbits_rows")

@@ -9,10 +9,6 @@
 #define STEP 4         /* steps of depth that are unrolled */
 #define DOT_COLUMNS 8  /* of a tile of dot products, at most */
 
-/* Registers of accumulators that are independent: the latency of an FMA is about four cycles, and
- * two begin in each. */
-#define CHAINS(registers) ((registers) >= 8 ? 1 : (registers) >= 4 ? 2 : 4)
-
 /* x · y + z in the form whose result is the accumulator: GCC takes others too, and moves
  * accumulators to the stack. */
 NP_INLINE vec accumulate(vec x, vec y, vec z) {
@@ -81,12 +77,11 @@ NP_INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, 
 
 NP_INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const float *b,
                  size_t b_depth, const int rows, const int vectors, const int kind) {
-  const int chains = CHAINS(rows * vectors);
-  vec acc[4][ROWS][WIDE];
-  UNROLL for (int c = 0; c < chains; c++) {
-    UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) acc[c][r][v] = zero();
-    }
+  /* One accumulator for each element, in tiles of few registers, too: how many rows a tile has
+   * depends on the number of threads, and must change no bits. */
+  vec acc[ROWS][WIDE];
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = zero();
   }
   const float *x[ROWS];
   UNROLL for (int r = 0; r < rows; r++) x[r] = p->a + (row + (size_t)r) * p->a_row;
@@ -98,19 +93,14 @@ NP_INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const f
   for (; k + STEP <= depth; k += STEP, at += STEP * step, b += STEP * b_step) {
     UNROLL for (int i = 0; i < STEP; i++) {
       const size_t offset = (size_t)i;
-      multiply(acc[i % chains], b + offset * b_step, x, at + offset * step, last, rows, vectors,
+      multiply(acc, b + offset * b_step, x, at + offset * step, last, rows, vectors,
                kind == MASKED);
     }
   }
   _Pragma("GCC unroll 1") for (; k < depth; k++, at += step, b += b_step) {
-    multiply(acc[0], b, x, at, last, rows, vectors, kind == MASKED);
+    multiply(acc, b, x, at, last, rows, vectors, kind == MASKED);
   }
-  UNROLL for (int c = 1; c < chains; c++) {
-    UNROLL for (int r = 0; r < rows; r++) {
-      UNROLL for (int v = 0; v < vectors; v++) acc[0][r][v] += acc[c][r][v];
-    }
-  }
-  finish(acc[0], p, row, column, rows, vectors);
+  finish(acc, p, row, column, rows, vectors);
 }
 
 NP_INLINE void end(const np_matmul_block *p, size_t row, size_t column, size_t rows, size_t columns) {
