@@ -44,9 +44,7 @@ def distrust_folder(path: Path, *, sticky: bool = True) -> str:
         return ""
     reason = _owner(status)
     if reason:
-        return (
-            f"the folder {path} {reason}; set another folder with cache_dir or NARROWPASS_CACHE_DIR"
-        )
+        return f"the folder {path} {reason}; {_ELSEWHERE}"
     if status.st_mode & _OTHERS and not (sticky and status.st_mode & stat.S_ISVTX):
         return f"the folder {path} can be written by other users; run: chmod go-w {path}"
     return ""

@@ -62,6 +62,20 @@ def test_a_second_session_packs_and_builds_nothing(cache, path, monkeypatch):
     assert len(kept(cache)) == 1
 
 
+@pytest.mark.parametrize("umask", [0, 0o002])
+def test_whatever_the_umask_bundles_are_found_again(cache, path, monkeypatch, umask):
+    before = os.umask(umask)
+    try:
+        check(path)
+        monkeypatch.setattr("narrowpass.build", None)
+        check(path)
+    finally:
+        os.umask(before)
+    (bundle,) = kept(cache)
+    for file in (bundle, *bundle.rglob("*"), *cache.glob("*.json")):
+        assert file.stat().st_mode & 0o022 == 0, file
+
+
 def test_no_pass_is_imported_by_a_second_process(cache, path):
     pytest.importorskip("narrowpass_xnn_cpu")
     check(path)
@@ -340,5 +354,5 @@ def test_a_folder_of_another_user_is_not_used(cache, path, monkeypatch):
     else:
         monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     assert kept_by_us.note() is None
-    with pytest.raises(PermissionError, match="belongs to another user; set another folder"):
+    with pytest.raises(PermissionError, match=r"belongs to user \d+, .*; set another folder"):
         kept_by_us.write_note(note)

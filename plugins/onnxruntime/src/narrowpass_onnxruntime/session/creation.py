@@ -182,6 +182,7 @@ class _Build:
                 if found is not None:
                     return found, shown
                 self._run(opened, overrides, store.place(key))
+                store.keep(key)
         except (OSError, OutputError) as problem:
             _log.warning("%s: is built anew in each process: %s", source.name, str(problem))
             return self.in_memory(opened, overrides), shown

@@ -23,7 +23,7 @@ from typing import Any
 from narrowpass.bundle import Bundle
 from narrowpass.driver import open_bundle
 from narrowpass.errors import NarrowpassError
-from narrowpass_ir.data.trust import create_own_folder
+from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 from narrowpass_ir.files import TEMPORARY, is_left_behind, replacing_file
 from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.session.metadata import Interface
@@ -33,7 +33,6 @@ _BUNDLE, _NOTE = ".narrow", ".json"
 _UNUSED = 30 * 24 * 3600
 """Seconds without use after which a bundle is deleted, when another is written."""
 
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _VERSION = "1"
 
 _log = logging.getLogger("narrowpass.onnxruntime")
@@ -79,7 +78,7 @@ class Store:
         """Return the note of the model; None where there is none that can be used."""
         path = self._folder / f"{self._prefix}{_NOTE}"
         try:
-            if _distrusted(self._folder) or _distrusted(path):
+            if self._distrusted(path):
                 return None
             document = json.loads(path.read_bytes())
             return Note(Interface.from_json(document["interface"]), tuple(document["external"]))
@@ -97,7 +96,7 @@ class Store:
             NarrowpassError: the file cannot be written.
         """
         create_own_folder(self._folder)
-        if reason := _distrusted(self._folder):
+        if reason := distrust_folder(self._folder, sticky=False):
             raise PermissionError(reason)
         document: dict[str, Any] = {
             "version": _VERSION,
@@ -106,7 +105,7 @@ class Store:
             "interface": note.interface.to_json(),
             "external": list(note.external),
         }
-        with replacing_file(self._folder / f"{self._prefix}{_NOTE}") as file:
+        with replacing_file(self._folder / f"{self._prefix}{_NOTE}", 0o644) as file:
             file.write(json.dumps(document).encode())
         for path in self._folder.glob(TEMPORARY):
             with contextlib.suppress(OSError):
@@ -124,7 +123,7 @@ class Store:
         """Return the bundle of a key; None where there is none that can be used."""
         path = self.place(key)
         try:
-            if not path.is_dir() or _distrusted(path):
+            if not path.is_dir() or self._distrusted(path):
                 return None
             bundle = open_bundle(path, unread=True)
             for used in (self._folder / f"{self._prefix}{_NOTE}", path):
@@ -134,9 +133,27 @@ class Store:
             return None
         return bundle
 
+    def keep(self, key: str) -> None:
+        """Let nobody else write to the bundle of a key, whatever the umask: it is distrusted else.
+
+        Raises:
+            OSError: it cannot be changed.
+        """
+        place = self.place(key)
+        for path in (place, *place.rglob("*")):
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+
     def discard(self, key: str) -> None:
         """Delete the bundle of a key."""
         _delete(self.place(key))
+
+    def _distrusted(self, path: Path) -> str:
+        """Return why another user may have written to a note or bundle; empty where none can.
+
+        Raises:
+            OSError: it is not there, or cannot be looked at.
+        """
+        return distrust_folder(self._folder, sticky=False) or distrust_file(path, path.stat())
 
     def _unused(self) -> Iterator[str]:
         """Yield the prefixes of models that have changed or are gone, or were not used for long."""
@@ -164,17 +181,3 @@ def _delete(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _distrusted(path: Path) -> str:
-    """Return why another user may have written to a file or folder; empty where none can.
-
-    Raises:
-        OSError: it is not there, or cannot be looked at.
-    """
-    status = path.stat()
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"{path} belongs to another user; set another folder with cache_dir"
-    if status.st_mode & _OTHERS:
-        return f"{path} can be written by other users; run: chmod go-w {path}"
-    return ""
