@@ -256,29 +256,6 @@ def test_an_attribute_in_a_file_of_onnx_ir(tmp_path):
         serialize(model, lambda scope, value: None)
 
 
-class Plain(ir.TensorProtocol):
-    """A tensor of somebody else, of what the protocol demands alone."""
-
-    def __init__(self, array: np.ndarray, name: str) -> None:
-        self.name, self.doc_string, self.metadata_props, self.meta = name, None, {}, {}
-        self.dtype, self.shape = ir.DataType.FLOAT, ir.Shape(array.shape)
-        self.raw = array
-
-    @property
-    def size(self):
-        return self.raw.size
-
-    @property
-    def nbytes(self):
-        return self.raw.nbytes
-
-    def numpy(self):
-        return self.raw
-
-    def tobytes(self):
-        return self.raw.tobytes()
-
-
 def large() -> ir.Model:
     weight = np.arange(1024, dtype=np.float32)
     return ir.from_onnx_text(
@@ -289,10 +266,10 @@ def large() -> ir.Model:
     )
 
 
-def test_weights_that_cannot_stream_are_written_beside(tmp_path):
+def test_weights_that_cannot_stream_are_written_beside(tmp_path, plain_tensor):
     model = large()
     value = model.graph.initializers["w"]
-    value.const_value = Plain(value.const_value.numpy(), "w")
+    value.const_value = plain_tensor(value.const_value.numpy(), "w")
     save_model(model, tmp_path / "m.onnx", inline_limit=1000)
     assert len(list(tmp_path.glob("m.onnx.*.data"))) == 1
     feeds = {"x": np.ones(1024, np.float32)}

@@ -15,35 +15,13 @@ from narrowpass_ir.tensors import safetensors, streaming
 from narrowpass_ir.tensors.streaming import SAMPLED, default_threads, digest, sample
 
 
-class Plain(ir.TensorProtocol):
-    """A tensor of somebody else, of what the protocol demands alone."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.name, self.doc_string, self.metadata_props, self.meta = "p", None, {}, {}
-        self.dtype, self.shape, self.raw = ir.DataType.FLOAT, ir.Shape(array.shape), array
-
-    @property
-    def size(self):
-        return self.raw.size
-
-    @property
-    def nbytes(self):
-        return self.raw.nbytes
-
-    def numpy(self):
-        return self.raw
-
-    def tobytes(self):
-        return self.raw.tobytes()
-
-
 @pytest.mark.parametrize("large", [1 << 30, 1024], ids=["small", "large"])
-def test_a_tensor_that_cannot_stream_is_read_whole(large, monkeypatch):
+def test_a_tensor_that_cannot_stream_is_read_whole(large, monkeypatch, plain_tensor):
     monkeypatch.setattr(streaming, "_LARGE", large)
     array = np.arange(5000, dtype=np.float32)
-    taken = digest(Plain(array), threading.Lock())
+    taken = digest(plain_tensor(array), threading.Lock())
     assert taken.sha256 == hashlib.sha256(array.tobytes()).hexdigest()
-    assert sample(Plain(array)) is None  # it would cost as much as all
+    assert sample(plain_tensor(array)) is None  # it would cost as much as all
 
 
 def test_samples_of_a_file_are_those_of_its_bytes(tmp_path):
@@ -75,11 +53,11 @@ def test_threads_are_few_where_the_system_does_not_say_which(processors, monkeyp
     assert default_threads() == min(4, processors or 1)
 
 
-def test_an_interrupt_while_a_file_is_written(tmp_path, monkeypatch):
+def test_an_interrupt_while_a_file_is_written(tmp_path, monkeypatch, plain_tensor):
     """Other threads stop at their next piece, and none is left."""
     entered, release = threading.Event(), threading.Event()
 
-    class Slow(Plain):
+    class Slow(plain_tensor):
         def tofile(self, sink):
             entered.set()
             assert release.wait(60)
@@ -100,8 +78,8 @@ def test_an_interrupt_while_a_file_is_written(tmp_path, monkeypatch):
     assert (tmp_path / "w").stat().st_size < layout.size
 
 
-def test_a_source_that_fails_names_the_tensor():
-    class Broken(Plain):
+def test_a_source_that_fails_names_the_tensor(plain_tensor):
+    class Broken(plain_tensor):
         def tobytes(self):
             raise OSError("gone")
 
