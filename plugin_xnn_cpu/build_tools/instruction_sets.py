@@ -66,6 +66,8 @@ TEMPLATES = {
     "gemv/nbits_code.c": _VECTORS,
     "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni", "avx512amx", "neondot"),
     "norm/layer_norm_code.c": _VECTORS,
+    "norm/softmax_code.c": _VECTORS,
+    "reduce/floats_code.c": _VECTORS,
     "recurrent/code.c": (*_VECTORS, "avx512vnni"),
     "winograd/fp32_code.c": _VECTORS,
 }

@@ -48,6 +48,7 @@ struct np_attention_params {
   size_t block;          /* query rows whose scores are in memory at a time */
   size_t parts;          /* that the rows of a head are divided into, for threads */
   size_t part_rows;      /* rows of a part */
+  int32_t unpacked;      /* keys and values are multiplied as they are: for few query rows */
   int32_t target;        /* NP_TARGET_* */
   size_t thread_scratch; /* floats of the workspace that each thread has for itself */
   /* Heads of keys and values that are rounded to bfloat16 and packed at a time, where tiles multiply:

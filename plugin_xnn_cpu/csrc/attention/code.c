@@ -231,7 +231,7 @@ void NP_OF_ISA(np_attention_head)(const np_attention_job *task, size_t number, s
   const head_parts h = parts_of(task, at);
   const size_t keys = (p->keys + LANES - 1) / LANES * LANES;
   const size_t values = (p->values + LANES - 1) / LANES * LANES;
-  if (last - first < NP_ATTENTION_SKINNY_ROWS) {
+  if (p->unpacked) {
     for (size_t m = first; m < last; m++) {
       attend_row(task, m, h.q + (ptrdiff_t)m * p->q_strides[3], h.k, h.v,
                   h.masked + (ptrdiff_t)m * p->mask_strides[3], scratch,

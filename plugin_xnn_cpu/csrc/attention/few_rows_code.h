@@ -10,15 +10,23 @@
 /* Scores of one query row, scaled, with unpacked keys. */
 NP_INLINE void scores_of_row(const float *q, const float *k, ptrdiff_t stride, size_t keys,
                           size_t depth, float scale, float *scores) {
-  const size_t whole = depth - depth % LANES;
+  const size_t whole = depth - depth % REDUCED_LANES, rest = depth - whole;
   for (size_t n = 0; n < keys; n++, k += stride) {
-    vec acc = broadcast(0.0f);
-    for (size_t d = 0; d < whole; d += LANES) {
-      acc += (*(const vec *)(q + d) * scale) * *(const vec *)(k + d);
+    vec acc[SPANS] = {zero()};
+    for (size_t d = 0; d < whole; d += REDUCED_LANES) {
+      UNROLL for (int s = 0; s < SPANS; s++) {
+        const size_t at = d + (size_t)s * LANES;
+        acc[s] = multiply_add(load(q + at) * scale, load(k + at), acc[s]);
+      }
     }
-    float sum = sum_of(acc);
-    for (size_t d = whole; d < depth; d++) sum += (q[d] * scale) * k[d];
-    scores[n] = sum;
+    if (rest > 0) {
+      UNROLL for (int s = 0; s < SPANS; s++) {
+        const size_t at = whole + (size_t)s * LANES, some = lanes_of_span(rest, s);
+        if (some == 0) break;
+        acc[s] = multiply_add(load_some(q + at, some) * scale, load_some(k + at, some), acc[s]);
+      }
+    }
+    scores[n] = sum_of_spans(acc);
   }
 }
 
@@ -41,10 +49,14 @@ NP_INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride
     for (size_t n = 0; n < keys; n++, row += stride) acc += weights[n] * *(const vec *)row;
     *(vec *)(out + e) = acc;
   }
-  for (; e < values; e++) {
-    float total = out[e];
-    for (size_t n = 0; n < keys; n++) total += weights[n] * v[(ptrdiff_t)n * stride + (ptrdiff_t)e];
-    out[e] = total;
+  if (e < values) {
+    const size_t some = values - e;
+    vec acc = load_some(out + e, some);
+    const float *row = v + e;
+    for (size_t n = 0; n < keys; n++, row += stride) {
+      acc = multiply_add(broadcast(weights[n]), load_some(row, some), acc);
+    }
+    store_some(out + e, acc, some);
   }
 }
 

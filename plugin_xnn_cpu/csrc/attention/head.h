@@ -4,7 +4,6 @@
 #include "attention/attention.h"
 #include "runtime/kernel.h"
 
-#define NP_ATTENTION_SKINNY_ROWS 4 /* from so many rows of a part on, keys and values are packed */
 
 typedef struct {
   const struct np_attention_params *params;

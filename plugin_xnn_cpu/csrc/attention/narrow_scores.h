@@ -32,38 +32,63 @@ NP_INLINE vec fold_lanes(vec *acc) {
   return acc[0];
 }
 
-/* q · k of LANES rows, `stride` bytes apart. */
-NP_INLINE vec dots(const float *q, const char *k, ptrdiff_t stride, size_t depth, const int type) {
-  vec acc[LANES];
-  UNROLL for (int j = 0; j < LANES; j++) acc[j] = zero();
+/* Rows of which all accumulators, REDUCED_LANES of each, are in registers. */
+#define DOT_ROWS (LANES == 16 ? 16 : LANES == 8 ? 4 : 2)
+
+/* The accumulators of q · k of `rows` rows, `stride` bytes apart: lane i of acc[j] has the lanes of
+ * row j that are LANES apart, from i on, added. */
+NP_INLINE void dot_lanes(const float *q, const char *k, ptrdiff_t stride, size_t depth, vec *to,
+                         const int rows, const int type) {
+  vec acc[DOT_ROWS][SPANS];
+  UNROLL for (int j = 0; j < rows; j++) {
+    UNROLL for (int s = 0; s < SPANS; s++) acc[j][s] = zero();
+  }
   size_t d = 0;
-  for (; d + LANES <= depth; d += LANES) {
-    const vec x = load(q + d);
-    UNROLL for (int j = 0; j < LANES; j++) {
-      acc[j] = multiply_add(x, load_elements(k + j * stride, d, type), acc[j]);
+  for (; d + REDUCED_LANES <= depth; d += REDUCED_LANES) {
+    UNROLL for (int s = 0; s < SPANS; s++) {
+      const size_t at = d + (size_t)s * LANES;
+      const vec x = load(q + at);
+      UNROLL for (int j = 0; j < rows; j++) {
+        acc[j][s] = multiply_add(x, load_elements(k + j * stride, at, type), acc[j][s]);
+      }
     }
   }
   if (d < depth) {
-    const vec x = load_some(q + d, depth - d);
-    for (int j = 0; j < LANES; j++) {
-      acc[j] = multiply_add(x, load_some_elements(k + j * stride, d, depth - d, type), acc[j]);
+    UNROLL for (int s = 0; s < SPANS; s++) {
+      const size_t at = d + (size_t)s * LANES, some = lanes_of_span(depth - d, s);
+      if (some == 0) break;
+      const vec x = load_some(q + at, some);
+      UNROLL for (int j = 0; j < rows; j++) {
+        const vec other = load_some_elements(k + j * stride, at, some, type);
+        acc[j][s] = multiply_add(x, other, acc[j][s]);
+      }
     }
   }
-  return fold_lanes(acc);
+  UNROLL for (int j = 0; j < rows; j++) {
+#if SPANS == 4
+    to[j] = (acc[j][0] + acc[j][2]) + (acc[j][1] + acc[j][3]);
+#elif SPANS == 2
+    to[j] = acc[j][0] + acc[j][1];
+#else
+    to[j] = acc[j][0];
+#endif
+  }
+}
+
+/* q · k of LANES rows, `stride` bytes apart. */
+NP_INLINE vec dots(const float *q, const char *k, ptrdiff_t stride, size_t depth, const int type) {
+  vec lanes[LANES];
+  UNROLL for (int j = 0; j < LANES; j += DOT_ROWS) {
+    dot_lanes(q, k + j * stride, stride, depth, lanes + j, DOT_ROWS, type);
+  }
+  return fold_lanes(lanes);
 }
 
 /* q · k of one row. */
 NP_INLINE float dot(const float *q, const char *k, size_t depth, const int type) {
-  vec acc = zero();
-  size_t d = 0;
-  for (; d + LANES <= depth; d += LANES) {
-    acc = multiply_add(load(q + d), load_elements(k, d, type), acc);
-  }
-  if (d < depth) {
-    const vec x = load_some(q + d, depth - d);
-    acc = multiply_add(x, load_some_elements(k, d, depth - d, type), acc);
-  }
-  return sum_of(acc);
+  vec lanes[1];
+  dot_lanes(q, k, 0, depth, lanes, 1, type);
+  return sum_of(lanes[0]);
 }
 
 NP_INLINE void prefetch_rows(const char *k, ptrdiff_t stride, size_t bytes) {

@@ -1,28 +1,7 @@
 /* Rows of scores, masked, to the weights of values, for one instruction set;
  * attention/code.h includes this. */
 
-/* exp of what is at most 0, or NaN; see simd/exp_log.h for the polynomial. */
-NP_INLINE vec exp_of_at_most_0(vec x) {
-#ifdef __AVX512F__
-  const float least = -110.0f; /* 0 of itself, and not infinite */
-#else
-  const float least = -87.3f;
-#endif
-  const vec t = larger(broadcast(least), x); /* NaN stays */
-  /* Adding 1.5 · 2^23 rounds to an integer, which is then in the low bits: no conversion, which
-   * NaN would not survive. */
-  const vec shifted = t * 1.44269504f + 12582912.0f;
-  const vec n = shifted - 12582912.0f;
-  const vec r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
-  const vec p = NP_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f, 0.0418979749f,
-                               0.00829030573f);
-#ifdef __AVX512F__
-  return (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
-#else
-  const ivec power = ((ivec)shifted << 23) + (127 << 23);
-  return choose(x < -87.3f, broadcast(0.0f), p * (vec)power);
-#endif
-}
+#include "simd/exp.h"
 
 /* One row of scores to scores + mask, in place; returns the largest. There is room for whole
  * vectors: what is beyond `keys` becomes -infinity. */
@@ -104,13 +83,22 @@ NP_INLINE float mask_any(const struct np_attention_params *p, float *row, const 
 
 /* One row to exp(row - largest), in place; returns the sum. */
 NP_INLINE float exponentiate(float *row, size_t keys, float largest) {
-  vec acc = broadcast(0.0f);
-  for (size_t n = 0; n < keys; n += LANES) {
-    const vec e = exp_of_at_most_0(*(const vec *)(row + n) - largest);
-    *(vec *)(row + n) = e;
-    acc += e;
+  vec acc[SPANS] = {zero()};
+  size_t n = 0;
+  for (; n + REDUCED_LANES <= keys; n += REDUCED_LANES) {
+    UNROLL for (int s = 0; s < SPANS; s++) {
+      const vec e = exp_of_at_most_0(load(row + n + s * LANES) - largest);
+      store(row + n + s * LANES, e);
+      acc[s] += e;
+    }
   }
-  return sum_of(acc);
+  UNROLL for (int s = 0; s < SPANS; s++, n += LANES) {
+    if (n >= keys) break;
+    const vec e = exp_of_at_most_0(load(row + n) - largest); /* 0 behind the last key */
+    store(row + n, e);
+    acc[s] += e;
+  }
+  return sum_of_spans(acc);
 }
 
 /* cap · tanh(scores / cap), in place. With t = exp(-2|x|), tanh(|x|) is (1 - t) / (1 + t). */

@@ -28,6 +28,7 @@
 #define NP_FUNCTION_ASINH 23
 #define NP_FUNCTION_ACOSH 24
 #define NP_FUNCTION_ATANH 25
+#define NP_FUNCTION_ELU 26
 
 /* out[i] = function(x[i]), with up to two parameters. */
 struct np_function_params {
@@ -78,6 +79,7 @@ NP_FUNCTION_OF(each_cosh, cosh_of(x))
 NP_FUNCTION_OF(each_asinh, asinh_of(x))
 NP_FUNCTION_OF(each_acosh, acosh_of(x))
 NP_FUNCTION_OF(each_atanh, atanh_of(x))
+NP_FUNCTION_OF(each_elu, elu_of(x, alpha))
 
 /* Arguments whose multiples of half of pi are not exact in double are left to the C library. */
 static void each_tan(np_job *job, size_t start, size_t count) {
@@ -98,7 +100,7 @@ int np_function(np_job *job) {
       each_inverse_root, each_erf,         each_softplus, each_softsign,     each_selu,  each_celu,
       each_mish,         each_thresholded, each_shrink,   each_hard_sigmoid, each_swish, each_tan,
       each_asin,         each_acos,        each_atan,     each_sinh,         each_cosh,  each_asinh,
-      each_acosh,        each_atanh,
+      each_acosh,        each_atanh,       each_elu,
   };
   const struct np_function_params *p = job->params;
   /* The logistic function counts on powers of e to vanish; for the others all numbers count. */

@@ -52,6 +52,17 @@ NP_INLINE float expm1_of(float x) {
   return x != x ? x : x > 88.72f ? INFINITY : result;
 }
 
+/* x, or alpha (exp(x) - 1) below 0: as above, where results cannot be infinite. */
+NP_INLINE float elu_of(float x, float alpha) {
+  const float t = x > -30.0f ? (x < 0.0f ? x : 0.0f) : -30.0f;
+  const float n = rintf(t * 1.44269504f);
+  const float r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float p =
+      NP_POLYNOMIAL5(r, 0.49999998f, 0.166665387f, 0.0416672213f, 0.008367181f, 0.00138823932f);
+  const float e = r + r * r * p, power = power_of_two((int32_t)n);
+  return x < 0.0f ? alpha * (power * e + (power - 1.0f)) : x;
+}
+
 NP_INLINE float softplus_of(float x) {
   const float e = exp_of_minus_magnitude(x);
   const float u = 1.0f + e;

@@ -165,28 +165,47 @@ NP_INLINE void panels(const np_gemv_job *job, np_gemv_region region, size_t firs
 NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
                               const int rows, const int streams) {
   const struct np_gemv_params *p = job->params;
-  const size_t channels = p->channels, whole = channels / LANES * LANES;
+  const size_t channels = p->channels, whole = channels / REDUCED_LANES * REDUCED_LANES;
+  const size_t rest = channels - whole;
   const float *table[MOST_STREAMS], *x[NP_GEMV_MAX_ROWS];
-  vec acc[NP_GEMV_MAX_ROWS][MOST_STREAMS];
+  vec acc[NP_GEMV_MAX_ROWS][MOST_STREAMS][SPANS];
   UNROLL for (int s = 0; s < streams; s++) {
     table[s] = (const float *)p->packed + (first + (size_t)s * run_stride) * channels;
-    UNROLL for (int r = 0; r < rows; r++) acc[r][s] = broadcast(0);
+    UNROLL for (int r = 0; r < rows; r++) {
+      UNROLL for (int i = 0; i < SPANS; i++) acc[r][s][i] = zero();
+    }
   }
   UNROLL for (int r = 0; r < rows; r++) {
     const size_t row = (size_t)r < p->rows ? (size_t)r : p->rows - 1;
     x[r] = job->rows + row * channels;
   }
-  for (size_t k = 0; k < whole; k += LANES) {
+  for (size_t k = 0; k < whole; k += REDUCED_LANES) {
     UNROLL for (int s = 0; s < streams; s++) {
       __builtin_prefetch((const uint8_t *)(table[s] + k) + PREFETCH_BYTES(NP_TABLE_F32), 0, 3);
-      const vec w = *(const vec *)(table[s] + k);
-      UNROLL for (int r = 0; r < rows; r++) acc[r][s] = multiply_add(*(const vec *)(x[r] + k), w, acc[r][s]);
+      UNROLL for (int i = 0; i < SPANS; i++) {
+        const size_t at = k + (size_t)i * LANES;
+        const vec w = load(table[s] + at);
+        UNROLL for (int r = 0; r < rows; r++) {
+          acc[r][s][i] = multiply_add(load(x[r] + at), w, acc[r][s][i]);
+        }
+      }
+    }
+  }
+  if (rest > 0) {
+    UNROLL for (int s = 0; s < streams; s++) {
+      UNROLL for (int i = 0; i < SPANS; i++) {
+        const size_t at = whole + (size_t)i * LANES, some = lanes_of_span(rest, i);
+        if (some == 0) break;
+        const vec w = load_some(table[s] + at, some);
+        UNROLL for (int r = 0; r < rows; r++) {
+          acc[r][s][i] = multiply_add(load_some(x[r] + at, some), w, acc[r][s][i]);
+        }
+      }
     }
   }
   UNROLL for (int s = 0; s < streams; s++) {
     UNROLL for (int r = 0; r < rows; r++) {
-      float sum = sum_of(acc[r][s]);
-      for (size_t k = whole; k < channels; k++) sum += x[r][k] * table[s][k];
+      float sum = sum_of_spans(acc[r][s]);
       const size_t at = (size_t)r * p->outputs + first + (size_t)s * run_stride;
       if (job->before != NULL && (size_t)r < p->rows) sum += job->before[at];
       sum = sum < p->epilogue.low    ? p->epilogue.low
@@ -198,7 +217,8 @@ NP_INLINE void outputs(const np_gemv_job *job, size_t first, size_t run_stride,
 }
 
 NP_INLINE void table(const np_gemv_job *job, size_t first, size_t last, const int rows) {
-  const int streams = ACCUMULATORS / rows > MOST_STREAMS ? MOST_STREAMS : ACCUMULATORS / rows;
+  const int most = ACCUMULATORS / (rows * SPANS);
+  const int streams = most > MOST_STREAMS ? MOST_STREAMS : most;
   const size_t run_stride = (last - first) / (size_t)streams, end = first + run_stride;
   const size_t every = POLL_BYTES / sizeof(float) / np_max(1, job->params->channels);
   for (size_t i = first, left = every; i < end; i++) {

@@ -31,7 +31,7 @@ NP_MULTIVERSIONED(double, total, (const float *x, size_t count, float mean, int 
   for (size_t start = 0; start < count; start += CHUNK) {
     if (start % NP_STRETCH == NP_STRETCH - CHUNK && np_cancel_check()) return whole;
     const size_t size = count - start < CHUNK ? count - start : CHUNK;
-    float lanes[2 * LANES], rest = 0.0f;
+    float lanes[2 * LANES], added = 0.0f;
     for (size_t c = 0; c < 2 * LANES; c++) lanes[c] = 0.0f;
     size_t i = start;
     const size_t end = start + size;
@@ -41,9 +41,12 @@ NP_MULTIVERSIONED(double, total, (const float *x, size_t count, float mean, int 
         lanes[c] += squared ? d * d : d;
       }
     }
-    for (; i < end; i++) rest += squared ? (x[i] - mean) * (x[i] - mean) : x[i] - mean;
-    for (size_t c = 0; c < 2 * LANES; c++) rest += lanes[c];
-    whole += rest;
+    for (size_t c = 0; i + c < end; c++) {
+      const float d = x[i + c] - mean;
+      lanes[c] += squared ? d * d : d;
+    }
+    for (size_t c = 0; c < 2 * LANES; c++) added += lanes[c];
+    whole += added;
   }
   return whole;
 }

@@ -4,7 +4,10 @@
 #include "norm/layer_norm_rows.h"
 #include "simd/f32.h"
 
-#define CHAINS 4 /* an addition takes as long as so many can be begun in */
+/* An element's accumulator is lane i % ADDED of 32, in the last ones i % 16 of 16, with every
+ * instruction set. */
+#define CHAINS (2 * SPANS)
+#define ADDED (2 * REDUCED_LANES)
 #define TOGETHER 2 /* rows: one waits for its mean and deviation, the other has work meanwhile */
 
 /* Sum of the numbers of each row less its mean, or of their squares. */
@@ -15,31 +18,30 @@ NP_INLINE void total(const float *const x[], size_t columns, const float mean[],
     for (int s = 0; s < CHAINS; s++) acc[r][s] = zero();
   }
   size_t i = 0;
-  while (i + CHAINS * LANES <= columns && (i == 0 || !np_cancel_check())) {
-    for (const size_t next = np_stretch(i, columns); i + CHAINS * LANES <= next;
-         i += CHAINS * LANES) {
+  while (i + ADDED <= columns && (i == 0 || !np_cancel_check())) {
+    for (const size_t next = np_stretch(i, columns); i + ADDED <= next; i += ADDED) {
       for (int r = 0; r < rows; r++) {
-        for (int s = 0; s < CHAINS; s++) {
+        UNROLL for (int s = 0; s < CHAINS; s++) {
           const vec d = load(x[r] + i + s * LANES) - mean[r];
-          acc[r][s] += squared ? (vec)(d * d) : d;
+          acc[r][s] = squared ? multiply_add(d, d, acc[r][s]) : (vec)(acc[r][s] + d);
         }
       }
     }
   }
   if (columns > NP_STRETCH && np_cancelled()) i = columns;
-  for (; i + LANES <= columns; i += LANES) {
+  for (; i < columns; i += REDUCED_LANES) {
     for (int r = 0; r < rows; r++) {
-      const vec d = load(x[r] + i) - mean[r];
-      acc[r][0] += squared ? (vec)(d * d) : d;
+      UNROLL for (int s = 0; s < SPANS; s++) {
+        const size_t some = lanes_of_span(columns - i, s);
+        if (some == 0) break;
+        const vec d = keep_some(load_some(x[r] + i + s * LANES, some) - mean[r], some);
+        acc[r][s] = squared ? multiply_add(d, d, acc[r][s]) : (vec)(acc[r][s] + d);
+      }
     }
   }
   for (int r = 0; r < rows; r++) {
-    float rest = 0.0f;
-    for (size_t k = i; k < columns; k++) {
-      const float d = x[r][k] - mean[r];
-      rest += squared ? d * d : d;
-    }
-    result[r] = sum_of((acc[r][0] + acc[r][1]) + (acc[r][2] + acc[r][3])) + rest;
+    UNROLL for (int s = 0; s < SPANS; s++) acc[r][s] += acc[r][s + SPANS];
+    result[r] = sum_of_spans(acc[r]);
   }
 }
 

@@ -1,17 +1,20 @@
-/* Functions of rows of floats: the logarithm of softmax, hardmax, division by a norm. */
+/* Functions of rows of floats: softmax, its logarithm, hardmax, division by a norm. */
+#include "norm/softmax_rows.h"
 #include "simd/exp_log.h"
 
 #define NP_ROWS_LOG_SOFTMAX 0
 #define NP_ROWS_HARDMAX 1
 #define NP_ROWS_L1_NORMALIZATION 2
 #define NP_ROWS_L2_NORMALIZATION 3
+#define NP_ROWS_SOFTMAX 4
 
-/* A function of rows of float: the logarithm of softmax; 1 at the first greatest element and 0
+/* A function of rows of float: softmax, or its logarithm; 1 at the first greatest element and 0
  * elsewhere; a row divided by its norm, or zeros where that is 0. */
 struct np_rows_params {
   size_t rows;
   size_t columns;   /* not 0 */
   int32_t function; /* NP_ROWS_* */
+  int32_t target;   /* NP_TARGET_* */
 };
 
 #define LANES 16
@@ -91,7 +94,9 @@ NP_INLINE void divided(const float *x, float *out, size_t count, const int squar
     }
   }
   if (np_cancelled()) return;
-  for (; i < count; i++) sum += squared ? x[i] * x[i] : fabsf(x[i]);
+  for (size_t c = 0; i + c < count; c++) {
+    lanes[c] += squared ? x[i + c] * x[i + c] : fabsf(x[i + c]);
+  }
   for (size_t c = 0; c < LANES; c++) sum += lanes[c];
   const float norm = squared ? sqrtf(sum) : sum;
   for (i = 0; i < count && !stopped(i);) {
@@ -115,9 +120,18 @@ NP_TILE(rows) {
   }
 }
 
+static void softmax(np_job *job, size_t start, size_t count) {
+  const struct np_rows_params *p = job->params;
+  const size_t first = start * p->columns;
+  const float *x = (const float *)job->inputs[0] + first;
+  NP_FOR_ISA(np_softmax_rows, p->target)(x, (float *)job->out + first, count, p->columns);
+}
+
 int np_rows(np_job *job) {
   const struct np_rows_params *p = job->params;
   if (p->rows == 0) return 0;
-  return np_for_tiles(job, rows, p->rows, 1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns,
-                      p->rows * p->columns * 8, 0);
+  const int is_softmax = p->function == NP_ROWS_SOFTMAX;
+  return np_for_tiles(job, is_softmax ? softmax : rows, p->rows,
+                      1 + NP_PARALLEL_MIN_BYTES / 16 / p->columns, p->rows * p->columns * 8,
+                      is_softmax ? NP_DISABLE_DENORMALS : 0);
 }

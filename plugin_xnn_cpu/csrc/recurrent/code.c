@@ -2,8 +2,8 @@
  *
  * The weights of LANES units lie in one panel, for each input the gates side by side: a tile of
  * some sequences by all gates of these units is multiplied, and becomes the new states, in
- * registers. With VNNI weights are int8: an instruction multiplies four states of each of 16 units
- * with their weights, and accumulates. */
+ * registers. Weights may be int8, the four inputs of a unit side by side: they are multiplied with
+ * four quantized states, and accumulated in int32, by one instruction with VNNI. */
 #include <math.h>
 
 #if LANES == 4
@@ -85,12 +85,13 @@ NP_INLINE vec clipped(vec x, float clip) {
   return choose(x < -clip, broadcast(-clip), x);
 }
 
-/* accumulators[row][gate] += h[row][k] · panel[k][gate] over all k. Where there are few
- * accumulators, some k are added side by side: each addition waits for the one before. */
+/* accumulators[row][gate] += h[row][k] · panel[k][gate] over all k. Where there are few gates, some
+ * k are added side by side: each addition waits for the one before. How many must not depend on
+ * the rows, which would have other bits beside others. */
 NP_INLINE void multiply(const float *panel, const float *const *h, size_t hidden,
                                vec acc[ROWS][4], const int rows, const int gates) {
-  const int distance = rows * gates >= 8 ? 1 : gates == 4 ? 2 : gates >= 2 ? 4 : 8;
-  vec more[8][ROWS][4];
+  const int distance = gates >= 3 ? 1 : 4 / gates;
+  vec more[4][ROWS][4];
   UNROLL for (int a = 1; a < distance; a++) {
     UNROLL for (int r = 0; r < rows; r++) {
       UNROLL for (int g = 0; g < gates; g++) more[a][r][g] = broadcast(0);
@@ -103,9 +104,9 @@ NP_INLINE void multiply(const float *panel, const float *const *h, size_t hidden
         const vec w = *(const vec *)(panel + ((k + (size_t)a) * (size_t)gates + (size_t)g) * LANES);
         UNROLL for (int r = 0; r < rows; r++) {
           if (a == 0) {
-            acc[r][g] += h[r][k] * w;
+            acc[r][g] = multiply_add(broadcast(h[r][k]), w, acc[r][g]);
           } else {
-            more[a][r][g] += h[r][k + (size_t)a] * w;
+            more[a][r][g] = multiply_add(broadcast(h[r][k + (size_t)a]), w, more[a][r][g]);
           }
         }
       }
@@ -114,7 +115,7 @@ NP_INLINE void multiply(const float *panel, const float *const *h, size_t hidden
   for (; k < hidden; k++) {
     UNROLL for (int g = 0; g < gates; g++) {
       const vec w = *(const vec *)(panel + (k * (size_t)gates + (size_t)g) * LANES);
-      UNROLL for (int r = 0; r < rows; r++) acc[r][g] += h[r][k] * w;
+      UNROLL for (int r = 0; r < rows; r++) acc[r][g] = multiply_add(broadcast(h[r][k]), w, acc[r][g]);
     }
   }
   UNROLL for (int a = 1; a < distance; a++) {
@@ -124,47 +125,82 @@ NP_INLINE void multiply(const float *panel, const float *const *h, size_t hidden
   }
 }
 
+/* Of each lane's four int8 weights, those times four states, which are bytes, added to `acc`. */
+NP_INLINE ivec add_bytes(ivec acc, ivec weights, uint32_t states) {
 #ifdef __AVX512VNNI__
-/* The same of rows of bytes, with an offset of 128, whose scales differ. */
+  const __m512i all = _mm512_set1_epi32((int32_t)states);
+  return (ivec)_mm512_dpbusd_epi32((__m512i)acc, all, (__m512i)weights);
+#elif LANES == 16 || defined(__AVX2__)
+  /* Two multiplications of bytes, added, would saturate in 16 bits; those of int16 do not. */
+  const int32_t even = (int32_t)(states & 0x00ff00ffu), odd = (int32_t)(states >> 8 & 0x00ff00ffu);
+#if LANES == 16
+  const __m512i w = (__m512i)weights, low = _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8);
+  acc += (ivec)_mm512_madd_epi16(low, _mm512_set1_epi32(even));
+  return acc + (ivec)_mm512_madd_epi16(_mm512_srai_epi16(w, 8), _mm512_set1_epi32(odd));
+#else
+  const __m256i w = (__m256i)weights, low = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
+  acc += (ivec)_mm256_madd_epi16(low, _mm256_set1_epi32(even));
+  return acc + (ivec)_mm256_madd_epi16(_mm256_srai_epi16(w, 8), _mm256_set1_epi32(odd));
+#endif
+#else
+  for (int i = 0; i < 4; i++) {
+    acc += ((weights << (24 - 8 * i)) >> 24) * (int32_t)(states >> 8 * i & 0xff);
+  }
+  return acc;
+#endif
+}
+
+/* The same as `multiply` of rows of bytes, with an offset of 128, whose scales differ. */
 NP_INLINE void multiply_bytes(const np_recurrent_rows *from, const int8_t *panel,
                                      size_t hidden, size_t first, const float *scales,
                                      const int32_t *offsets, const int32_t *zeros, size_t padded,
                                      vec acc[ROWS][4], const int rows, const int gates) {
   const size_t fours = (hidden + 3) / 4;
   const uint8_t *x[ROWS];
-  __m512i all[ROWS][4];
+  ivec all[ROWS][4];
   UNROLL for (int r = 0; r < rows; r++) {
     x[r] = from->bytes + (first + (size_t)r) * fours * 4;
     UNROLL for (int g = 0; g < gates; g++) {
-      all[r][g] = _mm512_loadu_si512(offsets + (size_t)g * padded);
+      all[r][g] = *(const ivec *)(offsets + (size_t)g * padded);
     }
   }
   for (size_t k = 0; k < fours; k++) {
     UNROLL for (int g = 0; g < gates; g++) {
-      const __m512i w = _mm512_loadu_si512(panel + (k * (size_t)gates + (size_t)g) * 64);
+      const ivec w = *(const ivec *)(const void *)(panel + (k * (size_t)gates + (size_t)g) * 4 * LANES);
       UNROLL for (int r = 0; r < rows; r++) {
-        int32_t four;
+        uint32_t four;
         memcpy(&four, x[r] + 4 * k, sizeof four);
-        all[r][g] = _mm512_dpbusd_epi32(all[r][g], _mm512_set1_epi32(four), w);
+        all[r][g] = add_bytes(all[r][g], w, four);
       }
     }
   }
   if (zeros != NULL) {
     UNROLL for (int r = 0; r < rows; r++) {
-      const __m512i sum = _mm512_set1_epi32(from->acc[first + (size_t)r]);
+      const int32_t sum = from->acc[first + (size_t)r];
       UNROLL for (int g = 0; g < gates; g++) {
-        const __m512i zero = _mm512_loadu_si512(zeros + (size_t)g * padded);
-        all[r][g] = _mm512_sub_epi32(all[r][g], _mm512_mullo_epi32(zero, sum));
+        all[r][g] -= *(const ivec *)(zeros + (size_t)g * padded) * sum;
       }
     }
   }
   UNROLL for (int r = 0; r < rows; r++) {
     UNROLL for (int g = 0; g < gates; g++) {
-      const vec scale = *(const vec *)(scales + (size_t)g * padded);
-      const vec exact = (vec)_mm512_cvtepi32_ps(all[r][g]);
-      acc[r][g] += exact * (scale * from->scales[first + (size_t)r]);
+      const vec scale = load(scales + (size_t)g * padded) * from->scales[first + (size_t)r];
+      acc[r][g] = multiply_add(__builtin_convertvector(all[r][g], vec), scale, acc[r][g]);
     }
   }
+}
+
+/* Rounded to nearest even, of what an int32 has room for. */
+NP_INLINE ivec rounded(vec x) {
+#if LANES == 16
+  return (ivec)_mm512_cvtps_epi32((__m512)x);
+#elif defined(__AVX2__)
+  return (ivec)_mm256_cvtps_epi32((__m256)x);
+#else
+  ivec whole;
+  for (int i = 0; i < LANES; i++) whole[i] = (int32_t)rintf(x[i]);
+  return whole;
+#endif
 }
 
 /* Quantize the states of all sequences of a direction: from -max to max in 254 steps. */
@@ -172,6 +208,7 @@ static void quantize(const np_recurrent_job *job, const float *states,
                             const np_recurrent_rows *to) {
   const struct np_recurrent_params *p = job->params;
   const size_t width = (p->hidden + 3) / 4 * 4;
+  typedef uint8_t narrow __attribute__((vector_size(LANES)));
   for (size_t b = 0; b < p->batch; b++) {
     const float *h = states + b * job->padded;
     vec highest = broadcast(0), nothing = broadcast(0); /* NaN where an element is not finite */
@@ -190,19 +227,20 @@ static void quantize(const np_recurrent_job *job, const float *states,
     const int usable = most > 1e-30f && wrong == 0;
     const float factor = usable ? 127 / most : 0;
     uint8_t *bytes = to->bytes + b * width;
-    __m512i sum = _mm512_setzero_si512();
+    ivec acc = {0};
     for (size_t k = 0; k < width; k += LANES) {
       vec x = broadcast(0);
       if (usable && k < p->hidden) x = load_units(h + k, p->hidden - k) * factor;
-      const __m512i whole = _mm512_cvtps_epi32((__m512)x);
-      const __m128i narrow = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
-      memcpy(bytes + k, &narrow, width - k < LANES ? width - k : LANES);
-      sum = _mm512_add_epi32(sum, whole);
+      const ivec whole = rounded(x);
+      const narrow byte = __builtin_convertvector(whole + 128, narrow);
+      memcpy(bytes + k, &byte, width - k < LANES ? width - k : LANES);
+      acc += whole;
     }
-    to->acc[b] = _mm512_reduce_add_epi32(sum);
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++) sum += acc[i];
+    to->acc[b] = sum;
   }
 }
-#endif
 
 /* Where a tile lies. */
 typedef struct {
@@ -217,12 +255,11 @@ typedef struct {
   size_t count; /* units of the block */
   const float *before;
   float *after;
-#ifdef __AVX512VNNI__
+  /* Of int8 weights. */
   const np_recurrent_rows *bytes;
   const float *scales;    /* of the first gate and unit: [gates][padded] */
   const int32_t *offsets; /* the same */
   const int32_t *zeros;   /* the same; NULL for none */
-#endif
 } place;
 
 NP_INLINE vec gate(const place *at, int row, int number) {
@@ -263,8 +300,8 @@ NP_INLINE void end_lstm(const place *at, int row, vec acc[4]) {
   vec cell = *(const vec *)(at->job->cell + state(at, row));
   vec i = acc[0], o = acc[1], forget = acc[2];
   if (p->peepholes) {
-    i += *(const vec *)at->extra * cell;
-    forget += *(const vec *)(at->extra + 2 * padded) * cell;
+    i = multiply_add(load(at->extra), cell, i);
+    forget = multiply_add(load(at->extra + 2 * padded), cell, forget);
   }
   i = activated(f, clipped(i, p->clip));
   if (p->coupled) {
@@ -272,8 +309,8 @@ NP_INLINE void end_lstm(const place *at, int row, vec acc[4]) {
   } else {
     forget = activated(f, clipped(forget, p->clip));
   }
-  cell = forget * cell + i * activated(f + 1, clipped(acc[3], p->clip));
-  if (p->peepholes) o += *(const vec *)(at->extra + padded) * cell;
+  cell = multiply_add(forget, cell, i * activated(f + 1, clipped(acc[3], p->clip)));
+  if (p->peepholes) o = multiply_add(load(at->extra + padded), cell, o);
   o = activated(f, clipped(o, p->clip));
   finish(at, row, o * activated(f + 2, cell), cell, 1);
 }
@@ -282,12 +319,13 @@ NP_INLINE void end_gru(const place *at, int row, vec z, vec candidate) {
   const struct np_recurrent_params *p = at->job->params;
   const vec before = *(const vec *)(at->before + state(at, row));
   const vec new = activated(at->functions + 1, clipped(candidate, p->clip));
-  finish(at, row, (1.0f - z) * new + z * before, z, 0);
+  finish(at, row, multiply_add(1.0f - z, new, z * before), z, 0);
 }
 
 /* A tile of `rows` sequences by one block of units. */
 NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
-                           const int kind, const int phase, const int rows) {
+                           const int kind, const int phase, const int rows,
+                           const int quantized) {
   const np_recurrent_job *job = at->job;
   const struct np_recurrent_params *p = job->params;
   const struct np_recurrent_function *f = at->functions;
@@ -306,12 +344,12 @@ NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
       }
     }
   }
-#ifdef __AVX512VNNI__
-  multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, at->zeros,
-                 job->padded, acc, rows, gates);
-#else
-  multiply(panel, h, p->hidden, acc, rows, gates);
-#endif
+  if (quantized) {
+    multiply_bytes(at->bytes, panel, p->hidden, at->sequence, at->scales, at->offsets, at->zeros,
+                   job->padded, acc, rows, gates);
+  } else {
+    multiply(panel, h, p->hidden, acc, rows, gates);
+  }
   UNROLL for (int r = 0; r < rows; r++) {
     if (kind == NP_RECURRENT_LSTM) {
       end_lstm(at, r, acc[r]);
@@ -327,7 +365,7 @@ NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
         *(vec *)(job->cell + state(at, r)) = z;
         *(vec *)(job->reset + state(at, r)) = reset * *(const vec *)(at->before + state(at, r));
       } else {
-        end_gru(at, r, z, gate(at, r, 2) + reset * acc[r][2]);
+        end_gru(at, r, z, multiply_add(reset, acc[r][2], gate(at, r, 2)));
       }
     }
   }
@@ -335,33 +373,31 @@ NP_INLINE void tile(const place *at, const void *panel, const float *const *h,
 
 NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step,
                              size_t first, size_t last, size_t number, const int kind,
-                             const int phase) {
+                             const int phase, const int quantized) {
   const struct np_recurrent_params *p = job->params;
   const size_t gates = np_recurrent_gates(kind), padded = job->padded, hidden = p->hidden;
   const size_t side = kind == NP_RECURRENT_GRU ? (phase == 0 ? 2 : 1) : gates;
-#ifdef __AVX512VNNI__
-  const size_t width = (hidden + 3) / 4 * 4;
-  const int8_t *packed =
-      (const int8_t *)p->packed + direction * np_recurrent_direction_bytes(p, padded);
-  const int8_t *panels = packed + (phase == 0 ? 0 : padded * width * 2);
-  const float *scales = (const float *)(packed + padded * width * gates);
-  const int32_t *offsets = (const int32_t *)(scales + gates * padded);
-  const float *extras = scales + 2 * gates * padded;
+  /* Bytes of the weights of a unit and gate, of all panels of a direction, and of what is there of
+   * the direction. */
+  const size_t width = quantized ? (hidden + 3) / 4 * 4 : hidden * sizeof(float);
+  const size_t matrix = padded * width * gates, extra = np_recurrent_extras(p) * padded;
+  const size_t each = quantized ? np_recurrent_direction_bytes(p, padded)
+                                : matrix + extra * sizeof(float);
+  const char *packed = (const char *)p->packed + direction * each;
+  const char *panels = packed + (phase == 0 ? 0 : padded * width * 2);
+  const float *scales = (const float *)(const void *)(packed + matrix);
+  const float *extras = scales + (quantized ? 2 * gates * padded : 0);
+  const int32_t *offsets = (const int32_t *)(const void *)(scales + gates * padded);
   const size_t before = phase == 0 ? 0 : 2 * padded; /* of gates in the first phase */
   const int32_t *zeros = p->zeros == NULL ? NULL : p->zeros + direction * gates * padded + before;
-  const np_recurrent_rows bytes = np_recurrent_rows_of(job, direction, number);
-#else
-  const size_t width = hidden, each = padded * hidden * gates + np_recurrent_extras(p) * padded;
-  const float *packed = (const float *)p->packed + direction * each;
-  const float *panels = packed + (phase == 0 ? 0 : padded * hidden * 2);
-  const float *extras = packed + padded * hidden * gates;
-#endif
+  np_recurrent_rows bytes = {0};
   const int backwards = direction == 1 || p->backwards;
   const size_t row = backwards ? p->steps - 1 - step : step;
   const float *read = phase == 0 ? job->hidden[step & 1] : job->reset;
-#ifdef __AVX512VNNI__
-  quantize(job, read + direction * p->batch * padded, &bytes);
-#endif
+  if (quantized) {
+    bytes = np_recurrent_rows_of(job, direction, number);
+    quantize(job, read + direction * p->batch * padded, &bytes);
+  }
   const int slow = p->batch * hidden > NP_SLOW; /* multiplications by a column of a block */
   for (size_t i = first; i < last; i++) {
     if (slow && np_cancel_check()) return;
@@ -378,13 +414,13 @@ NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step
         .count = hidden - block * LANES,
         .before = job->hidden[step & 1],
         .after = job->hidden[(step & 1) ^ 1],
-#ifdef __AVX512VNNI__
-        .bytes = &bytes,
-        .scales = scales + before + block * LANES,
-        .offsets = offsets + before + block * LANES,
-        .zeros = zeros == NULL ? NULL : zeros + block * LANES,
-#endif
     };
+    if (quantized) {
+      at.bytes = &bytes;
+      at.scales = scales + before + block * LANES;
+      at.offsets = offsets + before + block * LANES;
+      at.zeros = zeros == NULL ? NULL : zeros + block * LANES;
+    }
     const void *panel = panels + block * LANES * width * side;
     while (at.sequence < p->batch) {
       const size_t rows = p->batch - at.sequence >= ROWS ? ROWS : 1;
@@ -396,18 +432,19 @@ NP_INLINE void blocks(const np_recurrent_job *job, size_t direction, size_t step
         h[r] = read + (direction * p->batch + at.sequence + r) * padded;
       }
       if (rows == 1) {
-        tile(&at, panel, h, kind, phase, 1);
+        tile(&at, panel, h, kind, phase, 1, quantized);
       } else {
-        tile(&at, panel, h, kind, phase, ROWS);
+        tile(&at, panel, h, kind, phase, ROWS, quantized);
       }
       at.sequence += rows;
     }
   }
 }
 
-void NP_OF_ISA(np_recurrent)(const np_recurrent_job *job, size_t direction, size_t step,
-                             size_t first, size_t last, size_t number, int phase) {
-#define NP_BLOCKS(kind, phase) blocks(job, direction, step, first, last, number, kind, phase)
+NP_INLINE void kinds(const np_recurrent_job *job, size_t direction, size_t step, size_t first,
+                     size_t last, size_t number, int phase, const int quantized) {
+#define NP_BLOCKS(kind, phase) \
+  blocks(job, direction, step, first, last, number, kind, phase, quantized)
   switch (job->params->kind) {
     case NP_RECURRENT_LSTM: NP_BLOCKS(NP_RECURRENT_LSTM, 0); break;
     case NP_RECURRENT_GRU:
@@ -417,4 +454,16 @@ void NP_OF_ISA(np_recurrent)(const np_recurrent_job *job, size_t direction, size
     default: NP_BLOCKS(NP_RECURRENT_RNN, 0);
   }
 #undef NP_BLOCKS
+}
+
+#ifndef __AVX512VNNI__
+void NP_OF_ISA(np_recurrent)(const np_recurrent_job *job, size_t direction, size_t step,
+                             size_t first, size_t last, size_t number, int phase) {
+  kinds(job, direction, step, first, last, number, phase, 0);
+}
+#endif
+
+void NP_OF_ISA(np_recurrent_int8)(const np_recurrent_job *job, size_t direction, size_t step,
+                                  size_t first, size_t last, size_t number, int phase) {
+  kinds(job, direction, step, first, last, number, phase, 1);
 }

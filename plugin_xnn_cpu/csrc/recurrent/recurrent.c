@@ -5,14 +5,11 @@
 #include "runtime/cancel.h"
 
 static np_recurrent_code *best(const struct np_recurrent_params *p) {
+  if (!p->quantized) return NP_FOR_ISA(np_recurrent, p->target);
 #ifdef NP_CHOOSES_CPU
-  if (p->quantized) return np_recurrent_avx512vnni;
+  if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) return np_recurrent_int8_avx512vnni;
 #endif
-  return NP_FOR_ISA(np_recurrent, p->target);
-}
-
-int np_recurrent_takes_bytes(int32_t target) {
-  return np_isa_for(target) >= NP_TARGET_AVX512VNNI;
+  return NP_FOR_ISA(np_recurrent_int8, p->target);
 }
 
 size_t np_recurrent_lanes(int32_t target) {
@@ -32,9 +29,10 @@ size_t np_recurrent_scratch_floats(size_t directions, size_t batch, size_t hidde
          directions * copies * np_recurrent_row_bytes(batch, hidden) / sizeof(float);
 }
 
-size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras) {
+size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
+                                 size_t lanes) {
   const size_t gates = np_recurrent_gates(kind);
-  return directions * padded(hidden, 16) * (gates * ((hidden + 3) / 4 * 4 + 8) + 4 * extras);
+  return directions * padded(hidden, lanes) * (gates * ((hidden + 3) / 4 * 4 + 8) + 4 * extras);
 }
 
 /* Gates `from` to `from` + `count` - 1 of a direction, as panels of `lanes` units with `group`
@@ -58,8 +56,7 @@ NP_INLINE uint8_t *pack_gates(const uint8_t *weights, const size_t element, cons
 
 /* Behind the panels: scales, and what the offset of 128 adds to the accumulators, negated. */
 static void pack_scales(const int8_t *weights, const float *scales, size_t gates, size_t hidden,
-                        float *to) {
-  const size_t whole = padded(hidden, 16);
+                        size_t whole, float *to) {
   int32_t *offsets = (int32_t *)(to + gates * whole);
   for (size_t gate = 0; gate < gates; gate++) {
     for (size_t unit = 0; unit < whole; unit++, to++, offsets++) {
@@ -90,7 +87,8 @@ static void pack(size_t directions, int32_t kind, size_t hidden, size_t extras, 
     }
     float *behind = (float *)(void *)to;
     if (scales != NULL) {
-      pack_scales((const int8_t *)from, scales + d * gates * hidden, gates, hidden, behind);
+      pack_scales((const int8_t *)from, scales + d * gates * hidden, gates, hidden, whole,
+                  behind);
       behind += 2 * gates * whole;
     }
     for (size_t e = 0; e < extras; e++) {
@@ -108,9 +106,9 @@ void np_recurrent_pack(size_t directions, int32_t kind, size_t hidden, size_t ex
 }
 
 void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
-                             const int8_t *weights, const float *scales, const float *extra,
-                             void *packed) {
-  pack(directions, kind, hidden, extras, 16, (const uint8_t *)weights, scales, extra, packed);
+                             size_t lanes, const int8_t *weights, const float *scales,
+                             const float *extra, void *packed) {
+  pack(directions, kind, hidden, extras, lanes, (const uint8_t *)weights, scales, extra, packed);
 }
 
 static size_t blocks(const np_recurrent_job *job) { return job->padded / job->params->lanes; }

@@ -5,7 +5,7 @@
 #include "runtime/isa.h"
 
 /* Changes whenever packed bytes are laid out otherwise. */
-#define NP_RECURRENT_LAYOUT 1
+#define NP_RECURRENT_LAYOUT 2
 
 #define NP_RECURRENT_LSTM 0
 #define NP_RECURRENT_GRU 1       /* the state is reset before it is multiplied */
@@ -73,17 +73,15 @@ struct np_recurrent_params {
                            vectors]; NULL where all are 0 */
 };
 
-/* Whether this processor has the kernel for weights of int8. */
-int np_recurrent_takes_bytes(int32_t target);
-
-/* Bytes of packed weights of int8, for 16 lanes. */
-size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras);
+/* Bytes of packed weights of int8. */
+size_t np_recurrent_packed_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
+                                 size_t lanes);
 
 /* weights[directions][gates · hidden][hidden], scales[directions][gates · hidden], extra as
  * below. */
 void np_recurrent_pack_bytes(size_t directions, int32_t kind, size_t hidden, size_t extras,
-                             const int8_t *weights, const float *scales, const float *extra,
-                             void *packed);
+                             size_t lanes, const int8_t *weights, const float *scales,
+                             const float *extra, void *packed);
 
 /* The lanes for which weights are packed, on this processor. */
 size_t np_recurrent_lanes(int32_t target);

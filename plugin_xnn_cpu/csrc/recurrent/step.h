@@ -32,7 +32,8 @@ typedef void np_recurrent_code(const np_recurrent_job *job, size_t direction, si
                                size_t first, size_t last, size_t number, int phase);
 
 NP_DECLARE_FOR_ISAS(np_recurrent_code, np_recurrent);
-np_recurrent_code np_recurrent_avx512vnni; /* of int8 weights */
+NP_DECLARE_FOR_ISAS(np_recurrent_code, np_recurrent_int8); /* of int8 weights */
+np_recurrent_code np_recurrent_int8_avx512vnni;
 
 /* Gates whose weights lie side by side, and those of the second phase. */
 NP_INLINE size_t np_recurrent_gates(int32_t kind) {

@@ -42,6 +42,7 @@ struct np_typed_reduction_params {
   size_t columns;
   size_t row;
   size_t tile;
-  int32_t op;   /* NP_REDUCTION_* */
-  int32_t type; /* NP_TYPE_* */
+  int32_t op;     /* NP_REDUCTION_* */
+  int32_t type;   /* NP_TYPE_* */
+  int32_t target; /* NP_TARGET_* */
 };

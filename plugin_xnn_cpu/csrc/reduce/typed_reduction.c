@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "elementwise/typed.h"
-#include "reduce/reduce.h"
+#include "reduce/floats.h"
 #include "runtime/kernel.h"
 
 #if defined(__GNUC__)
@@ -46,9 +46,10 @@ NP_INLINE ptrdiff_t place(const struct np_reduction_axes *axes, size_t index) {
         lanes[c] = TAKE;                                                                           \
       }                                                                                            \
     }                                                                                              \
-    for (; i < count; i++) {                                                                       \
-      const type x = in[i];                                                                        \
-      a = TAKE;                                                                                    \
+    for (size_t c = 0; i + c < count; c++) {                                                       \
+      const ACC a = lanes[c];                                                                      \
+      const type x = in[i + c];                                                                    \
+      lanes[c] = TAKE;                                                                             \
     }                                                                                              \
     for (size_t c = 0; c < LANES; c++) {                                                           \
       const ACC b = lanes[c];                                                                      \
@@ -180,6 +181,40 @@ static reduce *const REDUCE[][NP_REDUCTION_MEAN + 1] = {NP_OF(u8),  NP_OF(u8),  
                                                         NP_NONE,    NP_NONE,    NP_OF(i32), NP_NONE,
                                                         NP_OF(i64), NP_OF(f32), NP_OF(f64)};
 
+/* Whether a reduction of float32 adds, over rows or columns that are evenly apart. */
+static int adds_floats(const struct np_typed_reduction_params *p) {
+  const int adds = p->op == NP_REDUCTION_SUM || p->op == NP_REDUCTION_MEAN ||
+                   p->op == NP_REDUCTION_L1 || p->op == NP_REDUCTION_SUM_SQUARES;
+  const int even = p->columns > 0 ? p->reduced.rank <= 1 : p->reduced_count == 1 && p->kept.rank <= 1;
+  return p->type == NP_TYPE_FLOAT32 && adds && even;
+}
+
+static void part_of_floats(np_job *job, size_t thread, size_t index) {
+  const struct np_typed_reduction_params *p = job->params;
+  const int mean = p->op == NP_REDUCTION_MEAN;
+  np_float_reduction some = {.op = mean ? NP_REDUCTION_SUM : p->op, .divisor = 1.0f};
+  if (p->columns > 0) {
+    const size_t parts = np_ceil_div(p->columns, COLUMNS), kept = index / parts;
+    const np_range columns = np_range_of(index % parts, COLUMNS, p->columns);
+    some.x = (const float *)job->inputs[0] + place(&p->kept, kept) + columns.first;
+    some.stride = p->reduced.rank > 0 ? p->reduced.strides[0] : 0;
+    some.rows = p->reduced_count;
+    some.columns = columns.count;
+    some.out = (float *)job->out + kept * p->columns + columns.first;
+    if (mean) some.divisor = (float)some.rows;
+    NP_FOR_ISA(np_reduce_columns, p->target)(&some);
+    return;
+  }
+  const np_range results = np_range_of(index, p->tile, p->kept_count);
+  some.x = (const float *)job->inputs[0] + place(&p->kept, results.first);
+  some.stride = p->kept.rank > 0 ? p->kept.strides[0] : 0;
+  some.rows = results.count;
+  some.columns = p->row;
+  some.out = (float *)job->out + results.first;
+  if (mean) some.divisor = (float)p->row;
+  NP_FOR_ISA(np_reduce_rows, p->target)(&some);
+}
+
 static void part(np_job *job, size_t thread, size_t index) {
   const struct np_typed_reduction_params *p = job->params;
   reduce *run = REDUCE[p->type][p->op];
@@ -201,5 +236,6 @@ int np_typed_reduction(np_job *job) {
   const size_t read = results * p->reduced_count * (p->columns > 0 ? 1 : p->row);
   const size_t parts = p->columns > 0 ? p->kept_count * np_ceil_div(p->columns, COLUMNS)
                                       : np_ceil_div(p->kept_count, p->tile);
-  return np_for_parts(job, part, parts, read * sizeof(float) < NP_PARALLEL_MIN_BYTES, 0);
+  np_job_part *run = adds_floats(p) ? part_of_floats : part;
+  return np_for_parts(job, run, parts, read * sizeof(float) < NP_PARALLEL_MIN_BYTES, 0);
 }

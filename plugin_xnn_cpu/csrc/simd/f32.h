@@ -84,6 +84,46 @@ NP_INLINE vec multiply_add(vec x, vec y, vec z) {
 #endif
 }
 
+#if defined(__SSE2__) && LANES == 4 && !defined(__FMA__)
+/* Two lanes of x · y + z in double, where x · y is exact. `odd` becomes not 0 where that, rounded to
+ * float, may be rounded otherwise than once: halfway between two floats, or where floats are
+ * subnormal. */
+NP_INLINE __m128d multiply_add_wide(__m128 x, __m128 y, __m128 z, __m128i *odd) {
+  const __m128d exact = _mm_mul_pd(_mm_cvtps_pd(x), _mm_cvtps_pd(y));
+  const __m128d sum = _mm_add_pd(exact, _mm_cvtps_pd(z));
+  const __m128i rest = _mm_and_si128((__m128i)sum, _mm_set1_epi64x(0x1fffffff));
+  const __m128i halfway = _mm_cmpeq_epi32(rest, _mm_set1_epi64x(0x10000000));
+  const __m128d size = _mm_and_pd(sum, (__m128d)_mm_set1_epi64x(INT64_MAX));
+  const __m128d tiny = _mm_and_pd(_mm_cmplt_pd(size, _mm_set1_pd(0x1p-126)),
+                                  _mm_cmpneq_pd(sum, _mm_setzero_pd()));
+  const __m128i low = _mm_and_si128(halfway, _mm_set1_epi64x(UINT32_MAX));
+  *odd = _mm_or_si128(*odd, _mm_or_si128(low, (__m128i)tiny));
+  return sum;
+}
+#endif
+
+/* x · y + z, rounded once with every instruction set; without FMA that takes some ten times as
+ * long. */
+NP_INLINE vec fused_multiply_add(vec x, vec y, vec z) {
+#if LANES >= 8 && defined(__AVX2__)
+  return multiply_add(x, y, z);
+#elif defined(__SSE2__) && LANES == 4 && !defined(__FMA__)
+  const __m128 a = (__m128)x, b = (__m128)y, c = (__m128)z;
+  __m128i odd = _mm_setzero_si128();
+  const __m128d low = multiply_add_wide(a, b, c, &odd);
+  const __m128d high = multiply_add_wide(_mm_movehl_ps(a, a), _mm_movehl_ps(b, b),
+                                         _mm_movehl_ps(c, c), &odd);
+  if (__builtin_expect(_mm_movemask_epi8(odd) == 0, 1)) {
+    return (vec)_mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+  }
+  for (int i = 0; i < LANES; i++) x[i] = __builtin_fmaf(x[i], y[i], z[i]);
+  return x;
+#else
+  for (int i = 0; i < LANES; i++) x[i] = __builtin_fmaf(x[i], y[i], z[i]);
+  return x;
+#endif
+}
+
 #if defined(__AVX512F__) && LANES == 16
 NP_INLINE __mmask16 first_lanes(size_t count) {
   return (__mmask16)(0xffffu >> (16 - count));
@@ -173,10 +213,13 @@ NP_INLINE void end_streams(void) {
 #endif
 
 NP_INLINE float sum_of(vec x) {
-#if defined(__AVX512F__) && LANES == 16
-  return _mm512_reduce_add_ps((__m512)x);
-#elif defined(__AVX2__) && LANES == 8
+#if defined(__AVX2__) && LANES >= 8
+#if LANES == 16
+  const __m512 both = (__m512)x;
+  const __m256 all = _mm256_add_ps(_mm512_castps512_ps256(both), _mm512_extractf32x8_ps(both, 1));
+#else
   const __m256 all = (__m256)x;
+#endif
   __m128 sum = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
   sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
   return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
@@ -185,6 +228,34 @@ NP_INLINE float sum_of(vec x) {
   NP_EACH_DISTANCE(NP_ADD_ROTATED)
   return x[0];
 #endif
+}
+
+/* Accumulators of a reduction: 16 lanes with every instruction set, in as many registers as that
+ * takes, so that all of them add in the same order. */
+#define REDUCED_LANES 16
+#define SPANS (REDUCED_LANES / LANES)
+
+/* The horizontal sum of SPANS vectors: lanes that are 8 apart are added, then 4, 2 and 1. */
+NP_INLINE float sum_of_spans(const vec acc[SPANS]) {
+#if SPANS == 4
+  return sum_of((acc[0] + acc[2]) + (acc[1] + acc[3]));
+#elif SPANS == 2
+  return sum_of(acc[0] + acc[1]);
+#else
+  return sum_of(acc[0]);
+#endif
+}
+
+/* How many lanes of span `s` are in front of `count`, of REDUCED_LANES. */
+NP_INLINE size_t lanes_of_span(size_t count, int s) {
+  const size_t first = (size_t)s * LANES;
+  return count <= first ? 0 : count - first < LANES ? count - first : LANES;
+}
+
+/* `x` in the first `count` lanes, 0 in the others. */
+NP_INLINE vec keep_some(vec x, size_t count) {
+  static const ivec lanes = {NP_LANE_NUMBERS};
+  return choose(lanes < (int32_t)count, x, zero());
 }
 
 NP_INLINE float largest_of(vec x) {

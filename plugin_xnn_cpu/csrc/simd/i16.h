@@ -56,13 +56,3 @@ NP_INLINE ivec to_integers(vec x) {
   return whole;
 #endif
 }
-
-/* x · y + z, rounded once. */
-NP_INLINE vec fused_multiply_add(vec x, vec y, vec z) {
-#if LANES >= 8
-  return multiply_add(x, y, z);
-#else
-  for (int i = 0; i < LANES; i++) x[i] = __builtin_fmaf(x[i], y[i], z[i]);
-  return x;
-#endif
-}

@@ -169,9 +169,8 @@ enum xnn_status xnn_delete_operator(xnn_operator_t op);
  * subtracted. */
 
 typedef enum xnn_status xnn_create_plain_fn(uint32_t flags, xnn_operator_t *op_out);
-xnn_create_plain_fn xnn_create_softmax_nc_f32, xnn_create_transpose_nd_x32,
-                    xnn_create_transpose_nd_x8, xnn_create_convert_nc_f32_qd8,
-                    xnn_create_convert_nc_f32_qdu8;
+xnn_create_plain_fn xnn_create_transpose_nd_x32, xnn_create_transpose_nd_x8,
+                    xnn_create_convert_nc_f32_qd8, xnn_create_convert_nc_f32_qdu8;
 
 typedef enum xnn_status xnn_reshape_rows_fn(xnn_operator_t op, size_t batch_size, size_t channels,
                                             size_t input_stride, size_t output_stride,
@@ -184,9 +183,9 @@ xnn_setup_plain_fn xnn_setup_unary_elementwise_nc, xnn_setup_deconvolution2d_nhw
                    xnn_setup_deconvolution2d_nhwc_qs8_qc8w, xnn_setup_fully_connected_nc_f32,
                    xnn_setup_fully_connected_nc_f16, xnn_setup_fully_connected_nc_bf16_f32,
                    xnn_setup_fully_connected_nc_f32_qc8w, xnn_setup_fully_connected_nc_qs8_qc8w,
-                   xnn_setup_max_pooling2d_nhwc_s8, xnn_setup_softmax_nc_f32,
-                   xnn_setup_constant_pad_nd_x32, xnn_setup_constant_pad_nd_x8,
-                   xnn_setup_transpose_nd_x8, xnn_setup_transpose_nd_x32;
+                   xnn_setup_max_pooling2d_nhwc_s8, xnn_setup_constant_pad_nd_x32,
+                   xnn_setup_constant_pad_nd_x8, xnn_setup_transpose_nd_x8,
+                   xnn_setup_transpose_nd_x32;
 
 typedef enum xnn_status xnn_setup_with_workspace_fn(xnn_operator_t op, void *workspace,
                                                     const void *input, void *output);
@@ -324,9 +323,6 @@ enum xnn_status xnn_reshape_reduce_nd(xnn_operator_t reduce_op, size_t num_reduc
                                       const int64_t *reduction_axes, size_t num_input_dims,
                                       const size_t *input_shape, size_t *workspace_size,
                                       pthreadpool_t threadpool);
-enum xnn_status xnn_reshape_softmax_nc_f32(xnn_operator_t softmax_op, size_t channels,
-                                           size_t input_stride, size_t output_stride,
-                                           size_t batch_size, pthreadpool_t threadpool);
 enum xnn_status xnn_create_resize_bilinear2d_nhwc(enum xnn_datatype datatype, size_t output_height,
                                                   size_t output_width, uint32_t flags,
                                                   xnn_operator_t *resize_op_out);

@@ -31,7 +31,7 @@ class XnnCpuBackend(Backend):
         share_workspace: whether all methods share one arena; then only one of them runs at a time.
         deterministic: whether the bits of a row may not depend on the number of rows. They do not
             anyway, but where tiles of AMX multiply many rows in bfloat16 (attention, and weights of
-            4 bits), or XNNPACK few rows in float16.
+            4 bits), XNNPACK few rows in float16, or dot products few rows of a computed matrix.
         fallback: what runs nodes that have neither a native kernel nor one of numpy: the name of a
             backend that runs single nodes, such as ``onnxruntime``; ``reference`` for the Python
             evaluator, which also runs what that backend leaves; ``auto`` for a backend that is

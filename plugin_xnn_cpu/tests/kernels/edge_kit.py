@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,11 +94,16 @@ class Kernel:
         call: name in the table.
         threads: of the pool.
         rng: random numbers.
+        bits: of all results, a digest.
+        only_bits: whether results are not compared with what is expected: operands whose results
+            are exact are replaced by others, of which the order of additions changes the bits.
     """
 
     call: str
     threads: int
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(47))
+    bits: list[bytes] = field(default_factory=list)
+    only_bits: bool = False
 
     @property
     def pool(self) -> Any:
@@ -152,6 +158,7 @@ class Kernel:
         tape.run(self.pool)
         assert (memory[:start] == 85).all(), "written in front of the result"
         assert (memory[start + size :] == 85).all(), "written behind the result"
+        self.bits.append(inside.tobytes())
         return inside.view(dtype).reshape(shape)
 
     def expect(
@@ -175,6 +182,8 @@ class Kernel:
             options: of `run`.
         """
         got = self.run(params, inputs, expected.shape, expected.dtype, **options)
+        if self.only_bits:
+            return
         if steps:
             assert (np.abs(got.astype(np.int64) - expected) <= steps).all()
         else:
@@ -220,8 +229,27 @@ class Cases(dict[str, list[Case]]):
         for case in self[call]:
             given = {**case.sizes, "threads": THREADS}
             for sizes in (combinations if every else pairwise)(given):
-                try:
-                    case.check(Kernel(call, sizes.pop("threads")), **sizes)
-                except Exception as error:
-                    error.add_note(f"{call}, {case.check.__name__}: {sizes}")
-                    raise
+                _run(case, Kernel(call, sizes.pop("threads")), sizes)
+
+    def digests(self, stride: int) -> dict[str, str]:
+        """Return a digest of the bits of one of `stride` pairwise combinations, by its name.
+
+        It is empty where a case has no kernel for the sizes or the processor.
+        """
+        found = {}
+        for call, cases in self.items():
+            for case in cases:
+                for sizes in itertools.islice(pairwise(case.sizes), 0, None, stride):
+                    kernel = Kernel(call, 1, only_bits=True)
+                    _run(case, kernel, sizes)
+                    bits = hashlib.sha256(b"".join(kernel.bits)).hexdigest() if kernel.bits else ""
+                    found[f"{call} {case.check.__name__} {sizes}"] = bits
+        return found
+
+
+def _run(case: Case, kernel: Kernel, sizes: Mapping[str, Any]) -> None:
+    try:
+        case.check(kernel, **sizes)
+    except Exception as error:
+        error.add_note(f"{kernel.call}, {case.check.__name__}: {sizes}")
+        raise

@@ -27,11 +27,15 @@ LIMITS = {"limits": ((-np.inf, np.inf), (0.0, np.inf), (-5.0, 40.0))}
 
 
 def whole(kernel, *shape, most=2, dtype=np.float32):
-    """Return whole numbers up to `most`."""
+    """Return whole numbers up to `most`; others where only bits count."""
+    if kernel.only_bits and dtype == np.float32:
+        return most * kernel.floats(*shape)
     return kernel.rng.integers(-most, most + 1, shape).astype(dtype)
 
 
 def scales_of(kernel, count):
+    if kernel.only_bits:
+        return kernel.rng.uniform(0.05, 1, count).astype(np.float32)
     return np.float32(2.0) ** kernel.rng.integers(-4, 1, count).astype(np.float32)
 
 

@@ -101,11 +101,17 @@ def log_softmax(x):
     return x - top - np.log(np.exp(x - top).sum(1, keepdims=True))
 
 
+def softmax(x):
+    powers = np.exp(x - x.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
 def hardmax(x):
     return (np.arange(x.shape[1]) == x.argmax(1)[:, None]).astype(float)
 
 
 ROWS = {
+    "softmax": softmax,
     "log softmax": log_softmax,
     "hardmax": hardmax,
     "l1 normalization": lambda x: x / np.abs(x).sum(1, keepdims=True),

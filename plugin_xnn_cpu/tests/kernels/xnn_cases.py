@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from edge_kit import EDGES, SOME, UNIT, Cases
-from elementwise_cases import logistic
 from numpy.lib.stride_tricks import sliding_window_view
-from tolerances import ACCUMULATED
 
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
 from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement, reduction
@@ -18,7 +16,6 @@ UNARY = {
     "negate": np.negative,
     "clamp": lambda x: np.clip(x, -0.5, 1),
     "leaky_relu": lambda x: np.where(x < 0, 0.25 * x, x),
-    "sigmoid": logistic,
     "tanh": np.tanh,
     "floor": np.floor,
 }
@@ -82,44 +79,16 @@ def binary_int8(kernel, columns, rows, kind, how):
 REDUCED = ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2))
 
 
-@CASES.of(
-    "NP_REDUCE",
-    last=EDGES[1:],
-    middle=EDGES[1:],
-    first=(1, 2, 3),
-    axes=REDUCED,
-    kind=("sum", "mean"),
-)
-def reduce(kernel, last, middle, first, axes, kind):
-    x = kernel.floats(first, middle, last)
-    operator = reduction.Reduce(kind)
-    operator.reshape(x.shape, axes, kernel.pool)
-    # Terms cancel: errors are relative to their magnitudes.
-    x = np.abs(x)
-    expected = getattr(x.astype(np.float64), kind)(axes, keepdims=True).astype(np.float32)
-    kernel.expect(None, [x], expected, ACCUMULATED.relative, operator=operator)
-
-
 @CASES.of("NP_REDUCE_S8", last=EDGES[1:], middle=EDGES[1:], first=(1, 2, 3), axes=REDUCED)
 def reduce_int8(kernel, last, middle, first, axes):
     x = kernel.bytes(first, middle, last)
     source, result = Quantization(0.03, 5), Quantization(0.01, -3)
-    operator = reduction.Reduce("mean", (source, result))
+    operator = reduction.Mean(source, result)
     operator.reshape(x.shape, axes, kernel.pool)
     mean = x.astype(np.float64).mean(axes, keepdims=True) - source.zero_point
     exact = mean * source.scale / result.scale + result.zero_point
     expected = np.clip(np.rint(exact), -128, 127).astype(np.int8)
     kernel.expect(None, [x], expected, operator=operator, workspace=operator.workspace, steps=1)
-
-
-@CASES.of("NP_SOFTMAX", columns=EDGES[1:], rows=EDGES[1:])
-def softmax(kernel, columns, rows):
-    x = kernel.floats(rows, columns)
-    operator = reduction.Softmax()
-    operator.reshape(rows, columns, kernel.pool)
-    powers = np.exp(x.astype(np.float64))
-    expected = (powers / powers.sum(1, keepdims=True)).astype(np.float32)
-    kernel.expect(None, [x], expected, ACCUMULATED.relative, operator=operator)
 
 
 def pad(kernel, x, columns, rows, ahead, behind):

@@ -128,7 +128,7 @@ STEPS = {
             "ConvTranspose", [(1, 128, 100, n), _weights(128, 128, 3, 3)], strides=[2, 2]
         ),
     ),
-    "xnn softmax": (100_000, lambda n: one_node("Softmax", [(n, 1000)])),
+    "softmax": (100_000, lambda n: one_node("Softmax", [(n, 1000)])),
 }
 """Names of kernels: the size to begin with, and the model of a size."""
 

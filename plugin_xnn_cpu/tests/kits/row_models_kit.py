@@ -182,10 +182,77 @@ def nbits_rows(rng):
     return nbits(rng, activations="dynamic")
 
 
+def recurrent(rng, kind, gates, *, dynamic):
+    """A row is a sequence of 5 time steps of 12 inputs; the result is its last state."""
+    hidden = int(rng.integers(17, 40))
+    scales = (rng.random(gates * hidden) / 300 + 0.001).astype(np.float32)
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["sequences"]),
+        helper.make_node("Transpose", ["sequences"], ["steps"], perm=[1, 0, 2]),
+        *(
+            helper.make_node("DequantizeLinear", [f"{name}8", f"{name}s"], [name], axis=1)
+            for name in ("w", "r")
+        ),
+        helper.make_node(kind, ["steps", "w", "r", "b"], ["", "last"], hidden_size=hidden),
+        helper.make_node("Squeeze", ["last", "zero"], ["y"]),
+    ]
+    if dynamic:
+        prop = onnx.StringStringEntryProto(key="narrowpass.activations", value="dynamic")
+        nodes[-2].metadata_props.append(prop)
+    constants = {
+        "shape": np.array([-1, 5, 12], np.int64),
+        "zero": np.array([0], np.int64),
+        "w8": rng.integers(-127, 128, (1, gates * hidden, 12)).astype(np.int8),
+        "r8": rng.integers(-127, 128, (1, gates * hidden, hidden)).astype(np.int8),
+        "ws": scales,
+        "rs": scales,
+        "b": floats(rng, 1, 2 * gates * hidden) / 4,
+    }
+    return rows_model(nodes, 60, constants)
+
+
+def lstm(rng):
+    return recurrent(rng, "LSTM", 4, dynamic=False)
+
+
+def lstm_int8(rng):
+    return recurrent(rng, "LSTM", 4, dynamic=True)
+
+
+def gru(rng):
+    return recurrent(rng, "GRU", 3, dynamic=False)
+
+
+def gru_int8(rng):
+    return recurrent(rng, "GRU", 3, dynamic=True)
+
+
+def rnn(rng):
+    return recurrent(rng, "RNN", 1, dynamic=False)
+
+
+def row_functions(rng):
+    """Softmax, layer normalization and reductions, each over a row."""
+    c = int(rng.integers(70, 400))
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "s"], ["n"]),
+        helper.make_node("Softmax", ["n"], ["p"]),
+        helper.make_node("Elu", ["x"], ["e"]),
+        helper.make_node("ReduceMean", ["e", "axis"], ["m"]),
+        helper.make_node("ReduceL2", ["x", "axis"], ["l"]),
+        helper.make_node("Gelu", ["x"], ["g"]),
+        helper.make_node("LogSoftmax", ["g"], ["q"]),
+        helper.make_node("Concat", ["n", "p", "m", "l", "q"], ["y"], axis=1),
+    ]
+    constants = {"s": floats(rng, c), "axis": np.array([1], np.int64)}
+    return rows_model(nodes, c, constants)
+
+
 MODELS = {
     build.__name__: build
     for build in (
         *(gemm, matmul, convolution, depthwise, transposed, int8, int8_rows, int8_static),
         *(float16, float16_large, bfloat16, bfloat16_computed, nbits, nbits_rows),
+        *(lstm, lstm_int8, gru, gru_int8, rnn, row_functions),
     )
 }

@@ -11,8 +11,6 @@ from xnn_kit import compile_model, skip_where_nan_is_lost
 
 from narrowpass import Bundle
 from narrowpass.framework.classify import ACTIVATIONS
-from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.library import extension
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 CASES = {
@@ -25,10 +23,6 @@ CASES = {
     "GRU, reset after": ("GRU", {"linear_before_reset": 1}),
     "RNN": ("RNN", {}),
 }
-
-
-def has_kernel():
-    return bool(extension().lib.np_recurrent_takes_bytes(kernels.code()))
 
 
 def quantized_model(case, inputs=12, hidden=20, one_scale=False, dynamic=True, least=-128, **added):
@@ -107,7 +101,7 @@ def kernel_of(program):
 def test_results_are_near_those_of_the_same_weights(case, one_scale):
     proto, model = quantized_model(case, one_scale=one_scale)
     program = compile_model(model)
-    assert ("recurrence int8" in kernel_of(program)) == has_kernel()
+    assert "recurrence int8" in kernel_of(program)
     for steps, batch in ((1, 1), (7, 1), (5, 3), (4, 6), (3, 9)):
         check(program, proto, feeds(steps, batch))
     check(program, proto, feeds(6, 3, lengths=[6, 0, 2]))
@@ -245,5 +239,5 @@ def test_zero_points_of_dynamic_quantize_lstm_are_taken_away(unsigned, channels,
     plain = model(helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], **named), real)
     given = {"x": rng.standard_normal((7, 3, size)).astype(np.float32)}
     with compile_model(model(quantized, stored)) as program:
-        assert ("recurrence int8" in kernel_of(program)) == has_kernel()
+        assert "recurrence int8" in kernel_of(program)
         check(program, plain, given, tolerance=0.03)

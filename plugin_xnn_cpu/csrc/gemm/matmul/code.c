@@ -8,6 +8,8 @@
 #define WIDE 8         /* registers of columns of a GEMV that reads B in place */
 #define STEP 4         /* steps of depth that are unrolled */
 #define DOT_COLUMNS 8  /* of a tile of dot products, at most */
+/* Columns of a tile of dot products of several rows: accumulators stay in registers. */
+#define DOT_COLUMNS_OF_ROWS (LANES == 16 ? 4 : LANES == 8 ? 2 : 1)
 
 /* x · y + z in the form whose result is the accumulator: GCC takes others too, and moves
  * accumulators to the stack. */
@@ -20,10 +22,10 @@ NP_INLINE vec accumulate(vec x, vec y, vec z) {
 #endif
 }
 
-/* What follows the accumulators of a depth block. */
-NP_INLINE vec finished(const np_matmul_block *p, vec x, vec before, vec bias) {
-  if (!p->first) x += before;
-  return p->last ? clamp(accumulate(x, broadcast(p->alpha), bias), p->low, p->high) : x;
+/* What follows the accumulators of the last depth block. */
+NP_INLINE vec finished(const np_matmul_block *p, vec x, vec bias) {
+  if (p->scaled) x = accumulate(x, broadcast(p->alpha), bias);
+  return clamp(x, p->low, p->high);
 }
 
 NP_INLINE void finish(vec acc[][WIDE], const np_matmul_block *p, size_t row, size_t column,
@@ -42,17 +44,29 @@ NP_INLINE void finish(vec acc[][WIDE], const np_matmul_block *p, size_t row, siz
   UNROLL for (int r = 0; r < rows; r++, out += p->out_row) {
     UNROLL for (int v = 0; v < vectors; v++) {
       float *to = out + LANES * v;
-      vec before = zero(), added = zero();
+      vec added = zero();
       if (v < vectors - 1) {
-        if (!p->first) before = load(to);
         if (bias != NULL) added = load(bias + LANES * v);
-        store(to, finished(p, acc[r][v], before, added));
+        store(to, finished(p, acc[r][v], added));
       } else {
-        if (!p->first) before = load_some(to, last);
         if (bias != NULL) added = load_some(bias + LANES * v, last);
-        store_some(to, finished(p, acc[r][v], before, added), last);
+        store_some(to, finished(p, acc[r][v], added), last);
       }
     }
+  }
+}
+
+/* The accumulators of a tile: 0, or what the depth block before left in `out`. */
+NP_INLINE void begin(vec acc[][WIDE], const np_matmul_block *p, size_t row, size_t column,
+                     size_t last, const int rows, const int vectors) {
+  UNROLL for (int r = 0; r < rows; r++) {
+    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = zero();
+  }
+  if (p->first) return;
+  const float *from = p->out + row * p->out_row + column;
+  UNROLL for (int r = 0; r < rows; r++, from += p->out_row) {
+    UNROLL for (int v = 0; v < vectors - 1; v++) acc[r][v] = load(from + LANES * v);
+    acc[r][vectors - 1] = load_some(from + LANES * (vectors - 1), last);
   }
 }
 
@@ -78,15 +92,13 @@ NP_INLINE void multiply(vec acc[][WIDE], const float *b, const float *const *x, 
 NP_INLINE void tile(const np_matmul_block *p, size_t row, size_t column, const float *b,
                  size_t b_depth, const int rows, const int vectors, const int kind) {
   /* One accumulator for each element, in tiles of few registers, too: how many rows a tile has
-   * depends on the number of threads, and must change no bits. */
+   * depends on the number of threads, and must change no bits. Depth blocks continue it. */
   vec acc[ROWS][WIDE];
-  UNROLL for (int r = 0; r < rows; r++) {
-    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = zero();
-  }
   const float *x[ROWS];
   UNROLL for (int r = 0; r < rows; r++) x[r] = p->a + (row + (size_t)r) * p->a_row;
   const size_t left = p->columns - column - LANES * (size_t)(vectors - 1);
   const size_t last = left < LANES ? left : LANES;
+  begin(acc, p, row, column, last, rows, vectors);
   const size_t step = kind == PANELS ? 1 : p->a_depth, depth = p->depth;
   const size_t b_step = kind == PANELS ? LANES * (size_t)vectors : b_depth;
   size_t k = 0, at = 0;
@@ -170,43 +182,64 @@ static void multiply_block(const np_matmul_block *p) {
   }
 }
 
+static void finish_block(const np_matmul_block *p) {
+  for (size_t row = 0; row < p->rows; row++) {
+    float *out = p->out + row * p->out_row;
+    for (size_t n = 0; n < p->columns; n += LANES) {
+      const size_t some = np_min(p->columns - n, LANES);
+      const vec bias = p->bias == NULL ? zero() : load_some(p->bias + n, some);
+      store_some(out + n, finished(p, load_some(out + n, some), bias), some);
+    }
+  }
+  end(p, 0, 0, p->rows, p->columns);
+}
+
+/* Dot products of some rows of both operands, each in REDUCED_LANES accumulators. */
 NP_INLINE void dots(const np_matmul_block *p, size_t row, size_t column, const int rows,
                  const int columns) {
-  vec acc[4][DOT_COLUMNS];
+  vec acc[4][DOT_COLUMNS][SPANS];
   const float *x[4], *y[DOT_COLUMNS];
   UNROLL for (int r = 0; r < rows; r++) x[r] = p->a + (row + (size_t)r) * p->a_row;
   UNROLL for (int c = 0; c < columns; c++) y[c] = p->b + (column + (size_t)c) * p->b_column;
   UNROLL for (int r = 0; r < rows; r++) {
-    UNROLL for (int c = 0; c < columns; c++) acc[r][c] = zero();
+    UNROLL for (int c = 0; c < columns; c++) {
+      UNROLL for (int s = 0; s < SPANS; s++) acc[r][c][s] = zero();
+    }
   }
   const size_t depth = p->depth;
   size_t k = 0;
-  for (; k + LANES <= depth; k += LANES) {
-    vec w[4];
-    UNROLL for (int r = 0; r < rows; r++) w[r] = load(x[r] + k);
-    UNROLL for (int c = 0; c < columns; c++) {
-      const vec other = load(y[c] + k);
-      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = accumulate(w[r], other, acc[r][c]);
+  for (; k + REDUCED_LANES <= depth; k += REDUCED_LANES) {
+    UNROLL for (int s = 0; s < SPANS; s++) {
+      const size_t at = k + (size_t)s * LANES;
+      vec w[4];
+      UNROLL for (int r = 0; r < rows; r++) w[r] = load(x[r] + at);
+      UNROLL for (int c = 0; c < columns; c++) {
+        const vec other = load(y[c] + at);
+        UNROLL for (int r = 0; r < rows; r++) acc[r][c][s] = accumulate(w[r], other, acc[r][c][s]);
+      }
     }
   }
   if (k < depth) {
-    vec w[4];
-    UNROLL for (int r = 0; r < rows; r++) w[r] = load_some(x[r] + k, depth - k);
-    UNROLL for (int c = 0; c < columns; c++) {
-      const vec other = load_some(y[c] + k, depth - k);
-      UNROLL for (int r = 0; r < rows; r++) acc[r][c] = accumulate(w[r], other, acc[r][c]);
+    UNROLL for (int s = 0; s < SPANS; s++) {
+      const size_t at = k + (size_t)s * LANES, some = lanes_of_span(depth - k, s);
+      if (some == 0) break;
+      vec w[4];
+      UNROLL for (int r = 0; r < rows; r++) w[r] = load_some(x[r] + at, some);
+      UNROLL for (int c = 0; c < columns; c++) {
+        const vec other = load_some(y[c] + at, some);
+        UNROLL for (int r = 0; r < rows; r++) acc[r][c][s] = accumulate(w[r], other, acc[r][c][s]);
+      }
     }
   }
   UNROLL for (int r = 0; r < rows; r++) {
     float *out = p->out + (row + (size_t)r) * p->out_row + column;
     UNROLL for (int c = 0; c < columns; c++) {
-      float found = sum_of(acc[r][c]);
-      if (!p->first) found += out[c];
-      if (p->last) {
+      float found = sum_of_spans(acc[r][c]);
+      if (p->scaled) {
         found = found * p->alpha + (p->bias == NULL ? 0.0f : p->bias[column + (size_t)c]);
-        found = found < p->low ? p->low : found;
-        found = found > p->high ? p->high : found;
       }
+      found = found < p->low ? p->low : found;
+      found = found > p->high ? p->high : found;
       out[c] = found;
     }
   }
@@ -225,9 +258,9 @@ static void multiply_dots(const np_matmul_block *p) {
     const size_t left = p->rows - row;
     const size_t rows = left == 4 || left == 2 ? 2 : left < 3 ? left : 3;
     switch (rows) {
-      case 1: dot_columns(p, row, 1, 8); break;
-      case 2: dot_columns(p, row, 2, 4); break;
-      default: dot_columns(p, row, 3, 4); break;
+      case 1: dot_columns(p, row, 1, 2 * DOT_COLUMNS_OF_ROWS); break;
+      case 2: dot_columns(p, row, 2, DOT_COLUMNS_OF_ROWS); break;
+      default: dot_columns(p, row, 3, DOT_COLUMNS_OF_ROWS); break;
     }
     end(p, row, 0, rows, p->columns);
     row += rows;
@@ -290,6 +323,7 @@ const np_matmul_code NP_OF_ISA(np_matmul_code) = {
     .dots = multiply_dots,
     .pack = pack,
     .panel = NP_OF_ISA(np_fp32_multiply),
+    .finish = finish_block,
     .lanes = LANES,
     .most_vectors = MOST_VECTORS,
 };

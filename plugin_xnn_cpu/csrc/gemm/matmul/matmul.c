@@ -10,7 +10,8 @@ typedef struct {
   const np_matmul_code *code;
   np_matmul_multiply *multiply;
   np_epilogue_tile *end; /* NULL where bounds are all that there is */
-  int plain; /* no alpha, bias or bounds */
+  int scaled; /* an alpha or a bias */
+  int plain;  /* neither them nor bounds */
   const float *a;
   const float *b;
   const float *bias;
@@ -28,22 +29,12 @@ static size_t start(const struct np_matmul_params *p, const size_t *strides, siz
   return at;
 }
 
-static void scale(float *packed, size_t depth, size_t columns, const matmul_job *task) {
-  const size_t lanes = task->code->lanes, count = (columns + lanes - 1) / lanes * lanes * depth;
-  for (size_t i = 0; i < count; i++) packed[i] *= task->params->alpha;
-}
-
-/* The bias of a panel, with zeros behind the last column. */
-static const float *bias_of(const float *bias, size_t columns, float *to) {
-  memset(to, 0, NP_FP32_MAX_NR * sizeof *to);
-  if (bias != NULL) memcpy(to, bias, columns * sizeof *to);
-  return to;
-}
-
-/* Multiply with packed panels, of which elements are multiplied by alpha already. */
+/* Multiply with packed panels. Where alpha or a bias follow, bounds and epilogue follow them. */
 static void multiply_panels(const matmul_job *task, const np_matmul_block *block, float *scratch) {
   const struct np_matmul_params *p = task->params;
   static const int32_t start_of_run = 0;
+  static const float zeros[NP_FP32_MAX_NR];
+  const int ends = block->last && !block->scaled;
   int32_t *pixels = (int32_t *)(scratch + p->pixels_offset);
   for (size_t row = 0; row < block->rows; row++) pixels[row] = (int32_t)(row * block->a_row);
   const size_t lanes = task->code->lanes;
@@ -53,7 +44,6 @@ static void multiply_panels(const matmul_job *task, const np_matmul_block *block
   for (size_t n = 0; n < panels; n++) {
     const size_t next = (n + 1) * vectors / panels * lanes;
     const size_t columns = np_min(next, block->columns) - first;
-    const float *bias = block->bias == NULL ? NULL : block->bias + first;
     const np_fp32_panel panel = {
         .image = block->a,
         .pixels = pixels,
@@ -64,20 +54,21 @@ static void multiply_panels(const matmul_job *task, const np_matmul_block *block
         .run_length = block->depth,
         .weights = block->b + first * block->depth,
         .prefetch = block->b + (n + 1 < panels ? next * block->depth : 0),
-        .bias = block->first ? bias_of(bias, columns, scratch + p->bias_offset) : NULL,
+        .bias = block->first ? zeros : NULL,
         .columns = columns,
         .lanes = lanes,
         .out = block->out + first,
         .out_stride = block->out_row,
-        .low = block->last ? block->low : -INFINITY,
-        .high = block->last ? block->high : INFINITY,
-        .end = block->end,
+        .low = ends ? block->low : -INFINITY,
+        .high = ends ? block->high : INFINITY,
+        .end = ends ? block->end : NULL,
         .epilogue = block->epilogue,
         .after = block->residual == NULL ? NULL : block->residual + first,
     };
     task->code->panel(&panel);
     first = next;
   }
+  if (block->last && !ends) task->code->finish(block);
 }
 
 /* Some rows and columns of one matrix. `packed` says whether B's panels are in scratch memory. */
@@ -97,13 +88,12 @@ static void compute(const matmul_job *task, np_matmul_block block, np_range rows
     block.first = k == 0;
     block.last = k + block.depth == p->depth;
     block.end = block.last ? task->end : NULL;
-    block.plain = block.first && (!block.last || task->plain);
+    block.plain = !block.last || task->plain;
     block.b = b + k * p->b_strides[0];
     if (block.packed) {
       if (!packed) {
         task->code->pack(block.b, p->b_strides[0], p->b_strides[1], block.depth, columns.count,
                         scratch);
-        if (p->panels && p->alpha != 1.0f) scale(scratch, block.depth, columns.count, task);
       }
       block.b = scratch;
     }
@@ -144,6 +134,7 @@ static void part(void *context, size_t thread, size_t index) {
       .b_column = p->b_strides[1],
       .packed = p->form == NP_MATMUL_PACKED,
       .out_row = p->out_stride,
+      .scaled = task->scaled,
       .alpha = p->alpha,
       .bias = task->bias,
       .low = simple ? p->epilogue.low : -INFINITY,
@@ -167,13 +158,14 @@ int np_matmul(np_job *job) {
   const struct np_epilogue *e = &p->epilogue;
   const np_matmul_code *code = NP_FOR_ISA(&np_matmul_code, p->target);
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual == NP_RESIDUAL_NONE;
+  const int scaled = p->alpha != 1.0f || p->has_bias;
   matmul_job task = {
       .params = p,
       .code = code,
       .multiply = p->form == NP_MATMUL_DOTS ? code->dots : code->multiply,
       .end = simple ? NULL : np_epilogue_for(p->target),
-      .plain = p->alpha == 1.0f && !p->has_bias &&
-               (!simple || (e->low == -INFINITY && e->high == INFINITY)),
+      .scaled = scaled,
+      .plain = !scaled && (!simple || (e->low == -INFINITY && e->high == INFINITY)),
       .a = job->inputs[p->swapped ? 1 : 0],
       .b = job->inputs[p->swapped ? 0 : 1],
       .bias = p->has_bias ? job->inputs[2] : NULL,

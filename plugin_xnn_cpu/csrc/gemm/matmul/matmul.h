@@ -43,8 +43,8 @@ struct np_matmul_params {
   size_t part_rows;
   size_t part_columns;
   int32_t panels;        /* whether packed panels are multiplied by the GEMM of constant matrices */
-  size_t bias_offset;    /* in a thread's scratch memory, in floats; packed panels come first */
-  size_t pixels_offset;  /* where rows of A start */
+  size_t pixels_offset;  /* in a thread's scratch memory, in floats, where rows of A start; packed
+                            panels come first */
   size_t thread_scratch; /* floats */
   struct np_epilogue epilogue;
 };

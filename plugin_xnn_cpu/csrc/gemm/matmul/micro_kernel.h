@@ -22,6 +22,7 @@ typedef struct {
   int first; /* of the depth: otherwise accumulators continue what is in `out` */
   int last;  /* of the depth: alpha, bias and bounds follow */
   int plain; /* whether accumulators are stored as they are: nothing follows them */
+  int scaled; /* whether alpha and bias are any but 1 and none */
   float alpha;
   const float *bias; /* NULL for none */
   float low;
@@ -33,6 +34,9 @@ typedef struct {
 
 typedef void np_matmul_multiply(const np_matmul_block *block);
 
+/* What follows the accumulators, for those that lie in `out`. */
+typedef void np_matmul_finish(const np_matmul_block *block);
+
 /* Columns [depth][columns] of any strides, in panels, the last one filled with zeros. */
 typedef void np_matmul_pack(const float *b, size_t depth_step, size_t column_step, size_t depth,
                             size_t columns, float *to);
@@ -43,6 +47,7 @@ typedef struct {
   np_matmul_multiply *dots; /* of NP_MATMUL_DOTS */
   np_matmul_pack *pack;
   np_fp32_multiply *panel;
+  np_matmul_finish *finish; /* of `panel`, where alpha or a bias follow */
   size_t lanes;
   size_t most_vectors; /* of a panel */
 } np_matmul_code;

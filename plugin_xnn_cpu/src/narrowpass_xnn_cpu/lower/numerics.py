@@ -13,7 +13,7 @@ class Numerics:
         winograd: whether float32 convolutions may be computed by Winograd's algorithm.
         deterministic: whether the bits of a row may not depend on the number of rows: no operands
             that are rounded to bfloat16 for many rows alone, as tiles of AMX multiply them, and no
-            float16 arithmetic for few.
+            float16 arithmetic and no dot products for few.
     """
 
     winograd: bool = True

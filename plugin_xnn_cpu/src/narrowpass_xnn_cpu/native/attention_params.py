@@ -23,6 +23,11 @@ A decoder reads the copy in its next run, after all weights, by which time the p
 have evicted it; they have not if the model is small.
 """
 
+_FEW_ROWS, _MANY_KEYS = 4, 64
+"""Fewer query rows of so many keys and more are multiplied with keys and values as they are:
+packing would take longer. Fewer keys are packed for any number of query rows, whose bits then do
+not depend on the padding of a short sequence."""
+
 _FLOAT = 4
 _PACKED_BYTES = 1 << 23
 """Bytes of keys and values that are packed as bfloat16 at a time, of one head at least."""
@@ -52,6 +57,7 @@ def attention(
     window_size: int = 0,
     moves: bool = True,
     rounded: bool = False,
+    deterministic: bool = False,
 ) -> tuple[Any, int]:
     """Return the parameters of ``NP_ATTENTION``, and the bytes of workspace that it needs.
 
@@ -74,6 +80,7 @@ def attention(
         moves: whether each row is at the next position; all are at one otherwise.
         rounded: whether operands and weights of values are rounded to bfloat16 and multiplied by
             tiles, where there are more rows than `MOST_UNROUNDED_ROWS`.
+        deterministic: whether the bits of a row may not depend on the number of rows.
     """
     if any(step not in (0, 1) for step in [s[4] for s in (*strides, out_strides)]):
         raise BackendError("the last axis of an operand of attention is not dense")
@@ -106,6 +113,7 @@ def attention(
         moves,
     )
     params.block, params.parts, params.part_rows = block, parts, part_rows
+    params.unpacked = rows < _FEW_ROWS and keys >= _MANY_KEYS and not deterministic
     params.target = kernels.code()
     params.thread_scratch = -(-scratch // _LINE) * _LINE
     if rounded and rows > MOST_UNROUNDED_ROWS:

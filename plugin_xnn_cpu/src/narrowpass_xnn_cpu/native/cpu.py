@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 from pathlib import Path
 
 from narrowpass_xnn_cpu.native import isa
@@ -11,6 +12,11 @@ _FLOAT16_ARITHMETIC = {"avx512_fp16", "asimdhp", "fphp"}
 """Flags of processors that have float16 arithmetic, as Linux names them."""
 _CAPPED = {"avx512_fp16"}
 """Those that any level of `isa.cap` switches off."""
+
+
+def is_x86() -> bool:
+    """Return whether this is an x86-64 processor."""
+    return platform.machine().lower() in ("x86_64", "amd64")
 
 
 @functools.cache

@@ -55,12 +55,13 @@ def typed_reduction(shape: Sequence[int], axes: Sequence[int], name: str, dtype:
     read = params.reduced_count * max(1, params.row)
     params.tile = 1 + _PART // read
     params.op, params.type = calls.constant("NP_REDUCTION", name), calls.constant("NP_TYPE", dtype)
+    params.target = kernels.code()
     return params
 
 
 def row_function(count: int, columns: int, name: str) -> Any:
     """Return the parameters of ``NP_ROWS``, for one of ``NP_ROWS_*``; rows are not empty."""
-    fields = count, columns, calls.constant("NP_ROWS", name)
+    fields = count, columns, calls.constant("NP_ROWS", name), kernels.code()
     return calls.parameters("NP_ROWS", fields)
 
 

@@ -194,11 +194,13 @@ def pool(
 def set_reduction(params: Any, shape: Sequence[int], axes: Sequence[int]) -> None:
     """Write the axes of a reduction of a dense, non-empty array: see ``reduce/reduce.h``."""
     steps = dense_strides(shape)
-    places = [
-        (size, step, axis in axes)
-        for axis, (size, step) in enumerate(zip(shape, steps, strict=True))
-        if size != 1
-    ]
+    places: list[tuple[int, int, bool]] = []
+    for axis, (size, step) in enumerate(zip(shape, steps, strict=True)):
+        if size == 1:
+            continue
+        # Neighbours that are both kept or both reduced are one axis.
+        joined = places and places[-1][2] == (axis in axes)
+        places.append((size * (places.pop()[0] if joined else 1), step, axis in axes))
     kept = [place[:2] for place in places if not place[2]]
     reduced = [place[:2] for place in places if place[2]]
     inner = kept if places and not places[-1][2] else reduced

@@ -31,6 +31,8 @@ class Target:
         has_float16_gemm: whether XNNPACK has a float16 GEMM.
         float16_accumulates_in_float32: whether that GEMM accumulates in float32.
         reads_unpacked: whether there is a GEMV that reads a matrix as the model stores it.
+        has_fma: whether there is FMA, which all but x86-64 below AVX2 have: without it XNNPACK's
+            results have other bits than those of other instruction sets.
     """
 
     level: str
@@ -43,6 +45,7 @@ class Target:
     has_float16_gemm: bool
     float16_accumulates_in_float32: bool
     reads_unpacked: bool
+    has_fma: bool
 
     @classmethod
     def named(cls, level: str, code: str = "best") -> Self:
@@ -69,17 +72,13 @@ class Target:
             has_float16_gemm=lanes > 0,
             float16_accumulates_in_float32=True,
             reads_unpacked=lanes > 0,
+            has_fma=lanes > 0 or not cpu.is_x86(),
         )
 
     @property
     def has_fp32_gemm(self) -> bool:
         """Whether our GEMM and convolutions of float32 are faster than XNNPACK's."""
         return self.fp32_lanes > 0
-
-    @property
-    def has_int8_recurrence(self) -> bool:
-        """Whether our recurrences multiply int8 weights: which needs VNNI."""
-        return self.int8_group == 4
 
     @property
     def has_bf16(self) -> bool:

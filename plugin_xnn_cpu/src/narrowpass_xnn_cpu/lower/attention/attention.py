@@ -72,6 +72,7 @@ def _attention(op: Op, builder: Builder) -> None:
         causal=op.get("causal", False),
         window_size=op.get("window_size", 0),
         rounded=_is_rounded(op) and not builder.numerics.deterministic,
+        deterministic=builder.numerics.deterministic,
         targets=tuple(value.name or "" for value in op.inputs[5:] if value is not None),
     )
     # A scalar has no columns either.

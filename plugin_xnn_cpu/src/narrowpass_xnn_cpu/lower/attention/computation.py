@@ -46,6 +46,7 @@ class Attention(Computation):
         window_size: the number of keys up to it that are seen; 0 for all.
         rounded: whether the model accepts operands and weights of values that are rounded to
             bfloat16, as tiles of AMX multiply them.
+        deterministic: see `Numerics`.
     """
 
     mnemonic = "attention"
@@ -62,6 +63,7 @@ class Attention(Computation):
     causal: bool = False
     window_size: int = 0
     rounded: bool = False
+    deterministic: bool = False
 
     def precision(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.precision`."""
@@ -143,6 +145,7 @@ class Attention(Computation):
             window_size=self.window_size,
             moves=moves,
             rounded=self.is_rounded,
+            deterministic=self.deterministic,
         )
         return Run(lies, "NP_ATTENTION", params=params, workspace=workspace)
 

@@ -21,6 +21,7 @@ _PARAMETERS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "Atanh": ("atanh", ()),
     "Celu": ("celu", (("alpha", 1.0),)),
     "Cosh": ("cosh", ()),
+    "Elu": ("elu", (("alpha", 1.0),)),
     "Erf": ("erf", ()),
     "HardSigmoid": ("hard sigmoid", (("alpha", 0.2), ("beta", 0.5))),
     "Mish": ("mish", ()),

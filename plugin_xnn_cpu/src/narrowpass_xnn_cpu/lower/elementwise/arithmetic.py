@@ -173,10 +173,6 @@ def _relu(op: Op, builder: Builder) -> None:
     unary(op, builder, "clamp", (0.0, math.inf))
 
 
-def _elu(op: Op, builder: Builder) -> None:
-    unary(op, builder, "elu", (op.get("alpha", 1.0),))
-
-
 def _leaky_relu(op: Op, builder: Builder) -> None:
     unary(op, builder, "leaky_relu", (op.get("alpha", 0.01),))
 
@@ -432,7 +428,6 @@ RULES: tuple[Rule, ...] = (
     *rules("Exp", "Log", "Sigmoid", "Sqrt", "silu", lower=_function, check=_check_floats),
     *rules("Gelu", lower=_gelu, check=_check_floats),
     *rules("Relu", lower=_relu, check=_check_floats),
-    *rules("Elu", lower=_elu, check=_check_floats),
     *rules("LeakyRelu", lower=_leaky_relu, check=_check_floats),
     *rules("Clip", lower=_clip, check=_check_clip),
     *rules("Max", "Min", lower=_extreme, check=_check_binary),

@@ -26,8 +26,6 @@ from narrowpass_xnn_cpu.lower.steps import (
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import calls, elem_kernels
-from narrowpass_xnn_cpu.native.weights_cache import Session
-from narrowpass_xnn_cpu.native.xnnpack import reduction
 
 _KINDS = {
     "ReduceMean": "mean",
@@ -41,11 +39,8 @@ _KINDS = {
 _COMPOSED = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 """Reductions of floats that are composed of several computations."""
 
-_NAN_PROPAGATING = ("max", "min")
-"""Reductions of own kernels, since those of XNNPACK do not propagate NaN."""
-
 _TYPED_NAMES = {"sum_squared": "sum squares"}
-"""Names of ``NP_REDUCTION_*`` that differ from those of XNNPACK."""
+"""Names of ``NP_REDUCTION_*`` that differ from those of int8 reductions."""
 
 _EMPTY_RESULTS = {
     "mean": np.nan,
@@ -89,19 +84,9 @@ class Reduce(Computation):
     function: str
     axes: tuple[int, ...]
 
-    def _is_typed(self, op: LoweredOp) -> bool:
-        return op.operands[0].dtype != np.float32 or self.function in ("l1", "prod")
-
-    def _is_own(self, op: LoweredOp) -> bool:
-        return self._is_typed(op) or self.function in _NAN_PROPAGATING
-
     def kernel_name(self, op: LoweredOp, packed: Any) -> str:
         """See `Computation.kernel_name`."""
-        return f"reduce {self.function}" if self._is_own(op) else f"xnn reduce {self.function}"
-
-    def pack(self, op: LoweredOp, session: Session | None) -> reduction.Reduce | None:
-        """See `Computation.pack`."""
-        return None if self._is_own(op) else reduction.Reduce(self.function)
+        return f"reduce {self.function}"
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -116,13 +101,9 @@ class Reduce(Computation):
         changes = function in ("sum_squared", "l1")
         if all(shape[axis] == 1 for axis in axes) and not changes:
             return Run(result, view=0)
-        if step.packed is None:
-            name = _TYPED_NAMES.get(function, function)
-            dtype = step.op.operands[0].dtype
-            params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
-            return Run(result, "NP_TYPED_REDUCTION", params=params)
-        step.packed.reshape(shape, axes, sizing.pool)
-        return Run(result, step.packed.call, step.packed)
+        name, dtype = _TYPED_NAMES.get(function, function), step.op.operands[0].dtype
+        params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
+        return Run(result, "NP_TYPED_REDUCTION", params=params)
 
 
 def _axes_input(op: Op) -> ir.Value | None:

@@ -26,7 +26,7 @@ from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
-from narrowpass_xnn_cpu.native.xnnpack.reduction import Reduce, check_mean_scales
+from narrowpass_xnn_cpu.native.xnnpack.reduction import Mean, check_mean_scales
 
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
 
@@ -83,9 +83,9 @@ class MeanInt8(Computation):
     source: Quantization
     result: Quantization
 
-    def pack(self, op: LoweredOp, session: Session | None) -> Reduce:
+    def pack(self, op: LoweredOp, session: Session | None) -> Mean:
         """See `Computation.pack`."""
-        return Reduce("mean", (self.source, self.result))
+        return Mean(self.source, self.result)
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -30,6 +30,7 @@ class ComputedMatMul(WithEpilogue):
         perm: layout of the result; the last axis stays the last.
         alpha: factor of the matmul.
         bias: whether there is a bias operand.
+        deterministic: see `Numerics`.
     """
 
     mnemonic = "matmul_computed"
@@ -38,6 +39,7 @@ class ComputedMatMul(WithEpilogue):
     perm: Perm
     alpha: float = 1.0
     bias: bool = False
+    deterministic: bool = False
 
     def in_place(self) -> Sequence[int]:
         """See `Computation.in_place`: accumulators are stored before a residual is read."""
@@ -72,6 +74,7 @@ class ComputedMatMul(WithEpilogue):
             bias=self.bias,
             epilogue=epilogue,
             threads=sizing.pool.threads,
+            deterministic=self.deterministic,
         )
         return Run(lies, "NP_MATMUL", params=params, workspace=workspace)
 
@@ -154,11 +157,11 @@ def lower_computed(
         perms.append(perm)
     a, b = slots
     alpha, both = float(op.get("alpha", 1.0)), (perms[0], perms[1])
+    deterministic = builder.numerics.deterministic
     if not complete:
         perm = identity(builder.rank(op.output))
-        return builder.intermediate(
-            ComputedMatMul(perms=both, perm=perm, alpha=alpha), [a, b], op.output
-        )
+        part = ComputedMatMul(perms=both, perm=perm, alpha=alpha, deterministic=deterministic)
+        return builder.intermediate(part, [a, b], op.output)
     perm = _result_layout(builder, op.output)
     matmul_ = ComputedMatMul(
         op.epilogue,
@@ -167,6 +170,7 @@ def lower_computed(
         perm=perm,
         alpha=alpha,
         bias=bias is not None,
+        deterministic=deterministic,
     )
     emit(op, builder, matmul_, [a, b, *(() if bias is None else (bias,))], perm)
     return None

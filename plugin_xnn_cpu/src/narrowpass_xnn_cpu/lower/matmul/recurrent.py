@@ -85,10 +85,10 @@ class Recurrent(Computation):
 
     def select(self, op: LoweredOp, target: Target) -> Selection:
         """See `Computation.select`."""
-        if self.stored is not None and target.has_int8_recurrence:
+        if self.stored is not None:
             return Selection(
                 f"own recurrence int8 {self.cell.kind} ({Recurrence.call})",
-                "gates of 16 hidden units, by K-groups of 4",
+                "gates of 8 or 16 hidden units, by K-groups of 4",
                 "a quarter of the bytes, which every step reads again",
             )
         return Selection(
@@ -98,7 +98,7 @@ class Recurrent(Computation):
         )
 
     def pack(self, op: LoweredOp, session: Session | None) -> Recurrence:
-        """See `Computation.pack`: with int8 weights where this processor has a kernel."""
+        """See `Computation.pack`: with int8 weights where accumulators have the headroom."""
         weights, stored = self.weights, self.stored
         if stored is not None:
             directions, rows, _ = weights.shape
@@ -112,7 +112,7 @@ class Recurrent(Computation):
                 zeros = zero_points(stored, directions * rows)
                 integers = stored.integers.reshape(*weights.shape)
                 return Recurrence(self.cell, integers, self.extra, session, scales, zeros)
-            except UnfitError:  # this processor has no kernel for it
+            except UnfitError:  # too many hidden units
                 pass
         return Recurrence(self.cell, weights.cast(np.dtype(np.float32)), self.extra, session)
 

@@ -17,12 +17,10 @@ from narrowpass_xnn_cpu.lower.norm.group_norm import images_layout
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.problems.bounds import Range
-from narrowpass_xnn_cpu.native.weights_cache import Session
-from narrowpass_xnn_cpu.native.xnnpack.reduction import Softmax
 
 
 def _check_batch_norm(op: Op, facts: Facts) -> str | None:
@@ -117,11 +115,8 @@ class SoftmaxRows(Computation):
     """
 
     mnemonic = "softmax"
+    kernel = "softmax"
     axes: int
-
-    def pack(self, op: LoweredOp, session: Session | None) -> Softmax:
-        """See `Computation.pack`."""
-        return Softmax()
 
     def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -132,8 +127,8 @@ class SoftmaxRows(Computation):
         if channels == 2:
             params = kernels.softmax_pairs(elements(shape) // 2)
             return Run(shape, "NP_SOFTMAX_PAIRS", params=params)
-        step.packed.reshape(elements(shape) // channels, channels, sizing.pool)
-        return Run(shape, step.packed.call, step.packed)
+        params = elem_kernels.row_function(elements(shape) // channels, channels, "softmax")
+        return Run(shape, "NP_ROWS", params=params)
 
 
 def _check_softmax(op: Op, facts: Facts) -> str | None:

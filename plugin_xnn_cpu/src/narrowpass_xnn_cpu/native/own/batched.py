@@ -19,8 +19,6 @@ BATCH = 4
 """NP_MATMUL_BATCH: batch dimensions."""
 _PANEL = {4: 8, 8: 16, 16: 64}
 """NR of the widest micro-kernel, by SIMD lanes."""
-_MOST_COLUMNS = 64
-"""NP_FP32_MAX_NR."""
 _DEPTH = {4: 256, 8: 256, 16: 384}
 """KC, by SIMD lanes: a packed panel of this depth stays in L1, or with AVX-512 in L2."""
 _PACKED_BYTES = {4: 3 << 16, 8: 3 << 16, 16: 1 << 19}
@@ -97,6 +95,7 @@ def matmul(
     bias: bool = False,
     epilogue: Epilogue | None = None,
     threads: int = 1,
+    deterministic: bool = False,
 ) -> tuple[Any, int]:
     """Return the parameters of ``NP_MATMUL``, and the bytes of workspace that it needs.
 
@@ -109,6 +108,7 @@ def matmul(
         bias: whether there is a third input, of `columns` elements.
         epilogue: the fused epilogue; None for none.
         threads: that may compute at once.
+        deterministic: whether the bits of a row may not depend on the number of rows.
 
     Raises:
         BackendError: sizes that cannot be computed with.
@@ -126,7 +126,7 @@ def matmul(
         raise BackendError(f"a matmul of {sizes} is too large")
     ffi, lib, target = extension().ffi, extension().lib, kernels.code()
     lanes = int(lib.np_matmul_lanes(target))
-    form = _form(sizes, a, b)
+    form = _form(sizes, a, b, deterministic=deterministic, vector=swapped)
     depth = sizes.depth if form == "DOTS" else _block_size(sizes.depth, _DEPTH[lanes], 8)
     most = sizes.columns
     if form == "PACKED":
@@ -138,9 +138,8 @@ def matmul(
     panels = form == "PACKED" and lanes > 4 and (a.column == 1 or sizes.depth <= 1)
     panels = panels and rows * a.row < 1 << 31
     packed = align_to_line(4 * depth * -(-part_columns // lanes) * lanes) // 4
-    bias_offset = packed if form == "PACKED" else 0
-    pixels_offset = bias_offset + _MOST_COLUMNS
-    scratch = pixels_offset + align_to_line(4 * rows) // 4 if panels else bias_offset
+    pixels_offset = packed if form == "PACKED" else 0
+    scratch = pixels_offset + (align_to_line(4 * rows) // 4 if panels else 0)
     given = {
         "batch": sizes.batch,
         "a_batch": a.batch,
@@ -163,7 +162,6 @@ def matmul(
         "part_rows": part_rows,
         "part_columns": part_columns,
         "panels": panels,
-        "bias_offset": bias_offset,
         "pixels_offset": pixels_offset,
         "thread_scratch": scratch,
         "epilogue": (epilogue or Epilogue()).params(),
@@ -194,14 +192,19 @@ def _folded(
     return sizes, a, b, out
 
 
-def _form(sizes: Sizes, a: Operand, b: Operand) -> str:
-    """Choose how B is read: unpacked by rows or dot products for few rows of A, else packed."""
+def _form(sizes: Sizes, a: Operand, b: Operand, *, deterministic: bool, vector: bool) -> str:
+    """Choose how B is read: unpacked by rows or dot products for few rows of A, else packed.
+
+    Dot products accumulate in another order than the others. `deterministic` ones depend on the
+    depth alone, and are those of vectors: of B, or of A where the operands are swapped (`vector`).
+    """
     dense_depth = b.row == 1 or sizes.depth <= 1
     if (b.column == 1 or sizes.columns == 1) and (sizes.columns > 1 or not dense_depth):
         return "ROWS" if sizes.rows <= _FEW_ROWS else "PACKED"
     if not dense_depth or (a.column != 1 and sizes.depth > 1):
         return "PACKED"
     few = sizes.rows <= _DOT_ROWS and sizes.rows * _DOT_DEPTH <= sizes.depth
+    few = vector if deterministic else few
     return "DOTS" if few or sizes.columns == 1 else "PACKED"
 
 

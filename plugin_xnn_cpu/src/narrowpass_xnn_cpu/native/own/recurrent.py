@@ -18,7 +18,7 @@ from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own.packed import Packed, Packing
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
-from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, check_accumulator_headroom
+from narrowpass_xnn_cpu.native.problems.quantization import check_accumulator_headroom
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.weights_cache import Session, pointer
 
@@ -93,7 +93,7 @@ class Recurrence(Packed):
 
     Raises:
         BackendError: sizes that do not fit together.
-        UnfitError: int8 weights on a processor without the kernel, or too many hidden units.
+        UnfitError: int8 weights with too many hidden units for the headroom of an accumulator.
     """
 
     call = "NP_RECURRENT"
@@ -136,9 +136,8 @@ class Recurrence(Packed):
         scales: Weight | None,
         zeros: Array | None,
     ) -> Packing:
-        lib = self._lib
+        lib, lanes = self._lib, self._lanes
         if scales is None:
-            lanes = self._lanes
             return Packing(
                 (*sizes, lanes),
                 weights,
@@ -148,17 +147,15 @@ class Recurrence(Packed):
                 lambda to, k, b, _: lib.np_recurrent_pack(*sizes, lanes, k, b, to),
             )
         check_accumulator_headroom(sizes[2], "hidden units", zeros)
-        if not lib.np_recurrent_takes_bytes(kernels.code()):
-            raise UnfitError("this processor has no kernel for recurrence weights of int8")
         if weights.dtype != np.int8 or scales.shape != weights.shape[:2]:
             raise BackendError(f"weights of {weights.dtype} with {list(scales.shape)} scales")
         return Packing(
-            (*sizes, "int8"),
+            (*sizes, lanes, "int8"),
             weights,
             extra,
             scales,
-            lib.np_recurrent_packed_bytes(*sizes),
-            lambda to, k, b, s: lib.np_recurrent_pack_bytes(*sizes, k, s, b, to),
+            lib.np_recurrent_packed_bytes(*sizes, lanes),
+            lambda to, k, b, s: lib.np_recurrent_pack_bytes(*sizes, lanes, k, s, b, to),
         )
 
     def _padded_zeros(self, zeros: Array) -> Array:
