@@ -2,7 +2,7 @@
 
 Each model is built in several types. ``narrowpass compare --across`` says which bits differ, and
 ``narrowpass bench`` times it with ``deterministic=true`` and without, in turns, each in a process
-of its own::
+of its own; the least latency of all rounds counts::
 
     python benchmarks/quantization/same_bits.py MODEL.onnx ... [--forms float32,int8] [--rounds 5]
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -65,13 +64,13 @@ def cells(document: dict[str, Any]) -> list[str]:
 
 
 def latency(bundle: Path, backend: str, shapes: list[str]) -> float:
-    """Return the median of a process, in seconds."""
+    """Return the least latency of a process, in seconds."""
     arguments = [f"--shape={shape}" for shape in shapes]
     document = command(
         *("bench", str(bundle), "--backend", backend, "--threads", "1", "--runs", "50"), *arguments
     )
-    median: float = document["latency"]["median"]
-    return median
+    least: float = document["latency"]["min"]
+    return least
 
 
 def main() -> None:
@@ -95,11 +94,12 @@ def main() -> None:
                     *("compare", str(bundle), "--backend", EXACT, "--across", ",".join(AXES)),
                     *shapes,
                 )
-                ratios = [
-                    latency(bundle, EXACT, given.shape) / latency(bundle, "xnn-cpu", given.shape)
+                rounds = [
+                    (latency(bundle, EXACT, given.shape), latency(bundle, "xnn-cpu", given.shape))
                     for _ in range(given.rounds)
                 ]
-                row = [model.stem, form, *cells(document), f"{statistics.median(ratios):.2f}"]
+                exact, default = (min(times) for times in zip(*rounds, strict=True))
+                row = [model.stem, form, *cells(document), f"{exact / default:.2f}"]
                 print(f"| {' | '.join(row)} |", flush=True)
 
 

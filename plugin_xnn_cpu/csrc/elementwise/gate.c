@@ -15,8 +15,8 @@ struct np_gate_params {
   int32_t has_factor;
 };
 
-/* out[2 i] and out[2 i + 1] = softmax of x[2 i] and x[2 i + 1]; `count` pairs. Rows of two are
- * what XNNPACK's softmax is slowest at. */
+/* out[2 i] and out[2 i + 1] = softmax of x[2 i] and x[2 i + 1]; `count` pairs. Rows of two
+ * would leave most lanes of a register idle. */
 struct np_softmax_pairs_params {
   size_t count;
 };

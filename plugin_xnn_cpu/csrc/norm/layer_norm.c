@@ -1,8 +1,8 @@
 /* Layer normalization and its form without a mean, of a tensor or of the sum of two.
  *
  * The variance is that of the differences from the mean, not E[x²] - E[x]²: no cancellation. Rows
- * are gone over three times while they lie in cache, two at once. Accumulators have as many lanes
- * as there are in four registers, so that the error grows with a fraction of the columns. */
+ * are gone over three times while they lie in cache, two at once. Accumulators have 32 lanes, so that
+ * the error grows with a fraction of the columns, and is the same with every instruction set. */
 #include "norm/layer_norm_rows.h"
 
 /* out = (x - mean) / sqrt(variance + epsilon) · scale + bias over rows of `columns`, dense, of

@@ -142,6 +142,19 @@ NP_INLINE ivec add_bytes(ivec acc, ivec weights, uint32_t states) {
   acc += (ivec)_mm256_madd_epi16(low, _mm256_set1_epi32(even));
   return acc + (ivec)_mm256_madd_epi16(_mm256_srai_epi16(w, 8), _mm256_set1_epi32(odd));
 #endif
+#elif defined(__SSE2__)
+  __m128i half[2], sum[2];
+  memcpy(half, &weights, sizeof half);
+  memcpy(sum, &acc, sizeof sum);
+  const __m128i even = _mm_set1_epi32((int32_t)(states & 0x00ff00ffu));
+  const __m128i odd = _mm_set1_epi32((int32_t)(states >> 8 & 0x00ff00ffu));
+  for (int i = 0; i < 2; i++) {
+    const __m128i low = _mm_srai_epi16(_mm_slli_epi16(half[i], 8), 8);
+    sum[i] = _mm_add_epi32(sum[i], _mm_madd_epi16(low, even));
+    sum[i] = _mm_add_epi32(sum[i], _mm_madd_epi16(_mm_srai_epi16(half[i], 8), odd));
+  }
+  memcpy(&acc, sum, sizeof acc);
+  return acc;
 #else
   for (int i = 0; i < 4; i++) {
     acc += ((weights << (24 - 8 * i)) >> 24) * (int32_t)(states >> 8 * i & 0xff);

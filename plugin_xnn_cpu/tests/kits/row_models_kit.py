@@ -231,6 +231,27 @@ def rnn(rng):
     return recurrent(rng, "RNN", 1, dynamic=False)
 
 
+def epilogues(rng):
+    """A Gemm before each function that epilogues compute."""
+    sizes = [int(size) for size in rng.integers(20, 90, 5)]
+    constants = {
+        f"w{i}": floats(rng, c, o) / np.float32(np.sqrt(c))
+        for i, (c, o) in enumerate(zip(sizes, sizes[1:], strict=False))
+    }
+    nodes = [
+        helper.make_node("Gemm", ["x", "w0"], ["a"]),
+        helper.make_node("Gelu", ["a"], ["b"]),
+        helper.make_node("Gemm", ["b", "w1"], ["c"]),
+        helper.make_node("Gelu", ["c"], ["d"], approximate="tanh"),
+        helper.make_node("Gemm", ["d", "w2"], ["e"]),
+        helper.make_node("Sigmoid", ["e"], ["f"]),
+        helper.make_node("Mul", ["e", "f"], ["g"]),
+        helper.make_node("Gemm", ["g", "w3"], ["h"]),
+        helper.make_node("HardSwish", ["h"], ["y"]),
+    ]
+    return rows_model(nodes, sizes[0], constants)
+
+
 def row_functions(rng):
     """Softmax, layer normalization and reductions, each over a row."""
     c = int(rng.integers(70, 400))
@@ -253,6 +274,6 @@ MODELS = {
     for build in (
         *(gemm, matmul, convolution, depthwise, transposed, int8, int8_rows, int8_static),
         *(float16, float16_large, bfloat16, bfloat16_computed, nbits, nbits_rows),
-        *(lstm, lstm_int8, gru, gru_int8, rnn, row_functions),
+        *(lstm, lstm_int8, gru, gru_int8, rnn, epilogues, row_functions),
     )
 }
