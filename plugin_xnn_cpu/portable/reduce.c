@@ -1,12 +1,10 @@
-/* Reductions of float32 and means of int8 along axes. */
+/* Means of int8 along axes. */
 #include <math.h>
 
 #include "operator.h"
 
 typedef struct {
   struct xnn_operator base;
-  enum xnn_reduce_operator function;
-  bool is_int8;
   struct xnn_quantization_params quantized[2]; /* of operand and result */
   size_t kept[NP_DIMS], kept_strides[NP_DIMS];
   size_t reduced[NP_DIMS], reduced_strides[NP_DIMS];
@@ -23,47 +21,24 @@ static size_t offset_of(size_t at, const size_t *sizes, const size_t *strides) {
   return offset;
 }
 
-static double first_of(enum xnn_reduce_operator function) {
-  return function == xnn_reduce_max ? -INFINITY : function == xnn_reduce_min ? INFINITY : 0.0;
-}
-
-static double with(enum xnn_reduce_operator function, double sum, double x) {
-  switch (function) {
-    case xnn_reduce_sum_squared:
-    case xnn_reduce_mean_squared: return sum + x * x;
-    case xnn_reduce_max: return x > sum || isnan(x) ? x : sum;
-    case xnn_reduce_min: return x < sum || isnan(x) ? x : sum;
-    default: return sum + x;
-  }
-}
-
 static void run_reduction(const struct xnn_operator *base) {
   const reduction *op = (const reduction *)base;
-  const bool is_mean = op->function == xnn_reduce_mean || op->function == xnn_reduce_mean_squared;
   /* Axes of the operand that are inner to all others are walked without division. */
   const size_t inner = op->reduced[NP_DIMS - 1], step = op->reduced_strides[NP_DIMS - 1];
   for (size_t i = 0; i < op->results; i++) {
     const size_t start = offset_of(i, op->kept, op->kept_strides);
-    double found = first_of(op->function);
+    double found = 0.0;
     for (size_t k = 0; k < op->terms; k += inner) {
       const size_t at = start + offset_of(k, op->reduced, op->reduced_strides);
       for (size_t j = 0; j < inner; j++) {
-        const size_t from = at + j * step;
-        const double x = op->is_int8
-                             ? ((const int8_t *)base->a)[from] - op->quantized[0].zero_point
-                             : ((const float *)base->a)[from];
-        found = with(op->function, found, x);
+        found += ((const int8_t *)base->a)[at + j * step] - op->quantized[0].zero_point;
       }
     }
-    if (is_mean) found /= (double)op->terms;
-    if (op->is_int8) {
-      const int32_t zero = op->quantized[1].zero_point;
-      const float value = (float)(found * op->quantized[0].scale / op->quantized[1].scale);
-      ((int8_t *)base->out)[i] =
-          (int8_t)(np_portable_round(value, -128.0f - (float)zero, 127.0f - (float)zero) + zero);
-    } else {
-      ((float *)base->out)[i] = (float)found;
-    }
+    found /= (double)op->terms;
+    const int32_t zero = op->quantized[1].zero_point;
+    const float value = (float)(found * op->quantized[0].scale / op->quantized[1].scale);
+    ((int8_t *)base->out)[i] =
+        (int8_t)(np_portable_round(value, -128.0f - (float)zero, 127.0f - (float)zero) + zero);
   }
 }
 
@@ -72,20 +47,14 @@ enum xnn_status xnn_create_reduce_nd(enum xnn_reduce_operator reduce_operator_ty
                                      const struct xnn_quantization_params *input_quantization,
                                      const struct xnn_quantization_params *output_quantization,
                                      uint32_t flags, xnn_operator_t *reduce_op_out) {
-  const bool is_int8 = datatype == xnn_datatype_qint8;
-  if (reduce_operator_type < xnn_reduce_sum || reduce_operator_type > xnn_reduce_min ||
-      (flags & XNN_FLAG_KEEP_DIMS) == 0 ||
-      (is_int8 ? reduce_operator_type != xnn_reduce_mean : datatype != xnn_datatype_fp32)) {
+  if (reduce_operator_type != xnn_reduce_mean || datatype != xnn_datatype_qint8 ||
+      (flags & XNN_FLAG_KEEP_DIMS) == 0) {
     return xnn_status_unsupported_parameter;
   }
   reduction *op = np_portable_new(sizeof *op, run_reduction, reduce_op_out);
   if (op == NULL) return xnn_status_out_of_memory;
-  op->function = reduce_operator_type;
-  op->is_int8 = is_int8;
-  if (is_int8) {
-    op->quantized[0] = *input_quantization;
-    op->quantized[1] = *output_quantization;
-  }
+  op->quantized[0] = *input_quantization;
+  op->quantized[1] = *output_quantization;
   return xnn_status_success;
 }
 

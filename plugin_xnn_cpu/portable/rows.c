@@ -1,4 +1,4 @@
-/* Softmax of rows, and quantization of rows to int8, each by its own range. */
+/* Quantization of rows to int8, each by its own range. */
 #include <math.h>
 
 #include "operator.h"
@@ -18,43 +18,6 @@ static enum xnn_status size_rows(xnn_operator_t op, size_t count, size_t channel
   ((rows *)op)->channels = channels;
   op->sized = true;
   return xnn_status_success;
-}
-
-static void run_softmax(const struct xnn_operator *base) {
-  const rows *op = (const rows *)base;
-  const float *in = base->a;
-  float *out = base->out;
-  for (size_t row = 0; row < op->rows; row++, in += op->channels, out += op->channels) {
-    float largest = -INFINITY;
-    double sum = 0.0;
-    for (size_t i = 0; i < op->channels; i++) {
-      largest = in[i] > largest || isnan(in[i]) ? in[i] : largest;
-    }
-    for (size_t i = 0; i < op->channels; i++) {
-      out[i] = expf(in[i] - largest);
-      sum += out[i];
-    }
-    const float scale = (float)(1.0 / sum);
-    for (size_t i = 0; i < op->channels; i++) out[i] *= scale;
-  }
-}
-
-enum xnn_status xnn_create_softmax_nc_f32(uint32_t flags, xnn_operator_t *op_out) {
-  (void)flags;
-  return np_portable_new(sizeof(rows), run_softmax, op_out) == NULL ? xnn_status_out_of_memory
-                                                                    : xnn_status_success;
-}
-
-enum xnn_status xnn_reshape_softmax_nc_f32(xnn_operator_t softmax_op, size_t channels,
-                                           size_t input_stride, size_t output_stride,
-                                           size_t batch_size, pthreadpool_t threadpool) {
-  (void)threadpool;
-  if (!np_portable_is(softmax_op, run_softmax)) return xnn_status_invalid_parameter;
-  return size_rows(softmax_op, batch_size, channels, input_stride, output_stride);
-}
-
-enum xnn_status xnn_setup_softmax_nc_f32(xnn_operator_t op, const void *input, void *output) {
-  return np_portable_set_up(op, input, NULL, output);
 }
 
 /* Quantizes each row to [-128, 127] by its own range, which holds 0. */
