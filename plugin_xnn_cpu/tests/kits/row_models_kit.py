@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -236,7 +238,7 @@ def epilogues(rng):
     sizes = [int(size) for size in rng.integers(20, 90, 5)]
     constants = {
         f"w{i}": floats(rng, c, o) / np.float32(np.sqrt(c))
-        for i, (c, o) in enumerate(zip(sizes, sizes[1:], strict=False))
+        for i, (c, o) in enumerate(itertools.pairwise(sizes))
     }
     nodes = [
         helper.make_node("Gemm", ["x", "w0"], ["a"]),
@@ -274,6 +276,7 @@ MODELS = {
     for build in (
         *(gemm, matmul, convolution, depthwise, transposed, int8, int8_rows, int8_static),
         *(float16, float16_large, bfloat16, bfloat16_computed, nbits, nbits_rows),
-        *(lstm, lstm_int8, gru, gru_int8, rnn, epilogues, row_functions),
+        *(lstm, lstm_int8, gru, gru_int8, rnn, epilogues),
     )
 }
+"""Models with matrices, by name."""

@@ -157,7 +157,6 @@ C_SOURCES = Path(__file__).parents[2] / "csrc"
 NUMBERS = {
     ("attention/code.c", "MOST_ROWS"): attention_params._TILE,
     ("gemm/bf16/panel.h", "NP_BF16_COLUMNS"): bf16.NR,
-    ("gemm/fp32/panel.h", "NP_FP32_MAX_NR"): batched._MOST_COLUMNS,
     ("gemm/int8/panel.h", "NP_INT8_MR"): own_int8.MR,
     ("gemm/int8/panel.h", "NP_INT8_NR"): tiling.NR,
     ("gemm/int8/panel.h", "NP_INT8_TILE"): int8_winograd._ELEMENTS,

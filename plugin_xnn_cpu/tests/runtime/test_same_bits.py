@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from row_models_kit import MODELS, floats, nbits
+from row_models_kit import MODELS, floats, nbits, row_functions
 
 import narrowpass
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
@@ -36,7 +36,7 @@ BLOCKS = {
     f"{bits} bits in blocks of {block}": lambda rng, b=bits, s=block: nbits(rng, b, s)
     for bits, block in [(2, 16), (4, 16), (4, 128), (4, 512), (8, 32), (8, 512)]
 }
-ALL = {**MODELS, **BLOCKS}
+ALL = {**MODELS, **BLOCKS, "row functions": row_functions}
 
 
 def model_and_rows(name):
