@@ -6,22 +6,37 @@ import importlib.util
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import onnx
 import pytest
+from fuzzing.__main__ import NOTED
+from fuzzing.bounds import BASE
 from fuzzing.gguf_file import changed_file, small_parts
 from fuzzing.mutation import mutated
 from fuzzing.structure import changed_document, changed_model, changed_tokens
-from fuzzing.targets import TARGETS, inputs, model
+from fuzzing.target import inputs
+from fuzzing.targets import TARGETS, model
 
 from narrowpass.errors import NarrowpassError
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
-NEEDS = {"packed": "narrowpass_xnn_cpu", "method": "narrowpass_xnn_cpu", "gguf": "narrowpass_gguf"}
+NEEDS = {
+    "packed": "narrowpass_xnn_cpu",
+    "method": "narrowpass_xnn_cpu",
+    "compiled": "narrowpass_xnn_cpu",
+    "calibration": "narrowpass_int8_sym",
+    "tuning": "narrowpass_auto",
+    "times": "narrowpass_auto",
+    "note": "narrowpass_onnxruntime",
+    "gguf": "narrowpass_gguf",
+    "huggingface": "narrowpass_huggingface",
+    "tokenizer": "narrowpass_generate",
+}
 INPUTS = int(os.environ.get("NARROWPASS_FUZZ_INPUTS", "20000"))
 """How many inputs the long form tries for each target, led by coverage."""
 ALL = int(os.environ.get("NARROWPASS_FUZZ_ALL", "200000"))
@@ -85,25 +100,72 @@ def test_all_targets(tmp_path):
     assert done.returncode == 0, done.stderr[-5000:]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA holds on Linux alone")
-def test_an_input_may_not_take_much_memory(tmp_path):
-    """One of few bytes that allocates 256 MiB ends the campaign."""
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from fuzzing import __main__ as main, targets\n"
-        "targets.Models.accepts = lambda self, data: data in self.seeds() or bytearray(256 << 20)\n"
-        "main.seeded('model', 5, 3, Path(sys.argv[1]))"
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA holds on Linux alone")
+TAKING = """
+import sys; from pathlib import Path
+from fuzzing import __main__ as main, target, targets
+size, taken = int(sys.argv[2]), int(sys.argv[3])
+target.inputs = lambda *_: iter([(5, bytes(size))])
+targets.Texts.accepts = lambda self, data: len(data) != size or bool(bytearray(taken))
+main.seeded('pipeline', 5, 1, Path(sys.argv[1]))
+"""
+
+
+@ON_LINUX
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_an_input_may_take_memory_by_its_size(tmp_path, size):
+    """One that allocates a bit more than it may ends the campaign."""
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    most = BASE + TARGETS["pipeline"].multiple * size
+    for taken, well in ((most - (8 << 20), True), (most + (1 << 20), False)):
+        done = subprocess.run(
+            [sys.executable, "-c", TAKING, *map(str, (folder, size, taken))],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode == 0) == well, done.stderr
+        assert well or "MemoryError" in done.stderr
+        assert well or "target pipeline, seed 5" in done.stderr
+
+
+@ON_LINUX
+@pytest.mark.parametrize("name", ["manifest", "safetensors", "pipeline"])
+def test_long_inputs_take_no_more_than_they_may(name, tmp_path):
+    done = fuzzing(name, "--long", 20_000, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert json.loads(done.stdout)["inputs"] > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TARGETS)
+def test_longer_inputs_take_no_more_than_they_may(name, tmp_path):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    done = fuzzing(name, "--long", 200_000, "--out", tmp_path)
+    print(name, done.stdout)
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+def test_the_input_that_ends_a_process_is_named(tmp_path):
+    """A crash says nothing itself."""
+    command = (
+        "import os; from pathlib import Path; from fuzzing import __main__ as main, targets;"
+        "targets.Texts.read = lambda self, data: os.abort() if data == b'xx' else None;"
+        "from fuzzing import target; target.inputs = lambda *_: iter([(6, b'x'), (7, b'xx')]);"
+        f"main.seeded('pipeline', 6, 2, Path({str(tmp_path / 'inside')!r}))"
     )
+    (tmp_path / "inside").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
+        [sys.executable, "-c", command],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
-        text=True,
         check=False,
     )
-    assert done.returncode
-    assert "target model, seed 5" in done.stderr
-    assert "MemoryError" in done.stderr
+    assert done.returncode == -signal.SIGABRT
+    assert (tmp_path / NOTED).read_text().strip() == "7"
 
 
 def test_an_error_of_another_kind_is_a_defect(tmp_path, monkeypatch):

@@ -48,3 +48,10 @@ def test_numbers_that_python_writes():
 
 def test_a_hundred_levels_are_enough():
     assert parse_json("[" * 100 + "]" * 100)
+
+
+def test_a_key_that_stands_twice_among_many():
+    """Keys are looked up, and not compared with all before them: that would take minutes."""
+    pairs = [f'"{index}": 0' for index in range(300_000)]
+    with pytest.raises(ValueError, match="'299999' stands twice"):
+        parse_json("{" + ", ".join([*pairs, pairs[-1]]) + "}")

@@ -328,3 +328,13 @@ def test_a_file_that_cannot_be_looked_at(tmp_path, monkeypatch):
         patched.setattr(os, "fstat", refuse)
         with pytest.raises(ModelError, match="cannot be read: Input/output error"):
             file.check_size()
+
+
+@pytest.mark.parametrize("dims", [[9] * 300_000, [1 << 40, 1 << 40], [3, 1 << 62]])
+def test_a_count_that_no_memory_holds_is_not_exact(tmp_path, dims):
+    """The exact number of a million dimensions would take minutes, and be a megabyte long."""
+    path = tmp_path / "data"
+    path.write_bytes(b"12345678")
+    with pytest.raises(ModelError, match=r"needs [0-9]{19,30} bytes"):
+        MappedTensor(MappedFile(path), 0, ir.DataType.FLOAT, dims)
+    assert MappedTensor(MappedFile(path), 0, ir.DataType.FLOAT, [*dims, 0]).nbytes == 0

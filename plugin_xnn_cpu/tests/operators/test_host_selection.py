@@ -220,3 +220,17 @@ def test_indices_out_of_range_are_errors(op_type):
     program = compile_model(model_of(op_type, feeds, ["y"], version=18))
     with program, pytest.raises(BackendError, match="'node'"):
         program.run(feeds)
+
+
+def test_a_node_with_an_output_that_its_operator_lacks():
+    """The second is left out, so that onnx infers nothing wrong of it."""
+    feeds = {
+        name: np.array(value, np.float32) for name, value in zip("abc", (0, 4, 1), strict=True)
+    }
+    model = model_of("Range", feeds, ["y", ""])
+    del model.graph.output[1]
+    with (
+        compile_model(model) as program,
+        pytest.raises(BackendError, match="names 2 outputs, and the operator has 1"),
+    ):
+        program.run(feeds)

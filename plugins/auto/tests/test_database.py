@@ -111,6 +111,25 @@ def test_times_that_are_none(tmp_path, text):
     database.close()
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("seconds", None), ("seconds", 5), ("seconds", b"[1]"), ("seconds", "[" * 99_999)]
+    + [(column, b"\xff") for column in ("processor", "what", "created")]
+    + [("created", "never"), ("created", 1e300), ("created", -1)],
+)
+def test_columns_of_other_types(tmp_path, column, value):
+    """SQLite keeps any type in any column."""
+    database = Database(tmp_path / "times.sqlite")
+    database.add("p", "kernel", (1.0,))
+    with database._connection as connection:
+        connection.execute(f"UPDATE times SET {column} = ?", (value,))
+    with pytest.raises(DataError, match="tune prune"):
+        list(database.entries())
+    if column == "seconds":
+        assert database.find("p", "kernel") is None
+    database.close()
+
+
 def test_folder_that_cannot_be_written(caplog):
     from pathlib import Path
 

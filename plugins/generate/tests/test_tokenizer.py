@@ -43,6 +43,28 @@ def test_only_a_tokenizer():
         tokenizer.render(MESSAGES)
 
 
+def test_a_panic_of_the_library_is_an_error():
+    """Rust panics where a vocabulary lacks the result of a merge: no Exception of Python's."""
+    settings = json.loads(tokenizer_files()["tokenizer.json"])
+    settings["model"] |= {"vocab": {"t": 0, "h": 1, "e": 2, "th": 3}, "merges": [["e", "th"]]}
+    settings["model"]["continuing_subword_prefix"] = "####"
+    with pytest.raises(DataError, match="the library tokenizers does not read it"):
+        Tokenizer({"tokenizer.json": json.dumps(settings).encode()})
+
+
+def test_ids_that_are_none():
+    tokenizer = Tokenizer(tokenizer_files())
+    for ids in ([-1], [1 << 70]):
+        with pytest.raises(DataError, match="cannot decode these ids"):
+            tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("name", [["default"], {}, 3, None])
+def test_names_of_templates_that_are_none(name):
+    files = tokenizer_files(chat=None, tokenizer_config={"chat_template": [{"name": name}, 5, []]})
+    assert not Tokenizer(files).has_template
+
+
 def test_prompts_are_neither_cut_off_nor_filled_up():
     files = tokenizer_files()
     settings = json.loads(files["tokenizer.json"])

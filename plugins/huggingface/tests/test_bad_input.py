@@ -76,6 +76,7 @@ def test_the_folder_is_one(folder):
         ({"rope_parameters": {"rope_type": "llama3"}}, "lacks or has a wrong parameter"),
         ({"rope_theta": "fast"}, "rope_theta is 'fast'"),
         ({"tie_word_embeddings": 3}, "neither true nor false"),
+        ({"num_hidden_layers": 2**31 - 1}, "and there are no more than 11 tensors"),
         ({"num_hidden_layers": 2}, "lacks the tensor 'model.layers.1."),
         ({"quantization_config": {"bits": 4}}, "are quantized"),
         ({"layer_types": ["odd"]}, "layer_types .'odd'. are not supported"),

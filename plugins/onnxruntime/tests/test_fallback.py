@@ -204,3 +204,22 @@ def test_an_initializer_that_may_be_overridden():
         full = {**given, **feeds, "x": x}
         (expected,) = ReferenceEvaluator(model(ALIGN)).run(None, full)
         np.testing.assert_allclose(program.run(feeds)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("x", "rois"), [((16, 17, 1), (2, 5)), ((1, 1, 4, 4), (5,)), ((), ())])
+def test_ranks_that_would_end_the_process(x, rois):
+    """onnxruntime checks declared shapes, and these are not declared."""
+    given = model("g (float x, float r) => (float y) { y = MaxRoiPool<pooled_shape=[2,2]>(x, r) }")
+    for info in (*given.graph.input, *given.graph.output):
+        info.type.tensor_type.ClearField("shape")
+    with load(given) as program, pytest.raises(BackendError, match=r"not [24]-D"):
+        program.run({"x": np.ones(x, np.float32), "r": np.zeros(rois, np.float32)})
+
+
+def test_a_weight_of_such_a_rank():
+    given = model(
+        "g (float[1,1,4,4] x) => (float[R,1,2,2] y) { y = MaxRoiPool<pooled_shape=[2,2]>(x, r) }",
+        r=np.zeros(5, np.float32),
+    )
+    with pytest.raises(BackendError, match="MaxRoiPool"):
+        load(given)

@@ -2,18 +2,19 @@
 
 With atheris inputs are led by the coverage of narrowpass's code; without it they are drawn by
 their seeds. Prints how many were refused and accepted. What is no clear error ends the process, and
-so does an input that takes `SECONDS`, or more than `MEMORY` beyond what the target took before.
+so does an input that takes longer, or more memory, than `fuzzing.bounds` allows.
 The target ``all`` divides the inputs among all targets, in slices with processes of their own.
+With ``--long BYTES`` inputs are long ones, and what they take by their size is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 import random
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,48 +22,72 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SECONDS = 30
-"""What one input may take."""
-MEMORY = 128 << 20
-"""Bytes of data that the process of a target may take beyond those before the first input, which
-are at most 64 KiB long."""
+from fuzzing.bounds import SECONDS, Bounds, taken
+
+NOTED = "seed"
+"""The file beside a target's folder that has the number of the input that is being read."""
 
 _SLICE = 100_000
 
 
+class _Silent(logging.Handler):
+    """Messages must be texts, and nobody reads them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.getMessage()
+
+
 def seeded(name: str, first: int, count: int, folder: Path) -> None:
     """Try inputs that are drawn by their seeds."""
-    from fuzzing.targets import TARGETS, inputs
+    from fuzzing.target import inputs
+    from fuzzing.targets import TARGETS
 
+    logging.getLogger().addHandler(_Silent())
+    os.environ["RUST_BACKTRACE"] = "0"  # looking symbols up takes more than the limit
     target = TARGETS[name](folder)
     seeds = target.seeds()
     for data in seeds:
         target.accepts(data)
-    _limit_memory()
-    signal.signal(signal.SIGALRM, _too_slow)
+    bounds = Bounds(target.multiple, folder.parent / NOTED)
     accepted = 0
     for seed, data in inputs(target, seeds, first, count):
-        signal.alarm(SECONDS)
+        bounds.begin(seed, len(data))
         try:
             accepted += target.accepts(data)
         except BaseException:
+            bounds.end()
             sys.stderr.write(f"target {name}, seed {seed}\n")
             raise
-    signal.alarm(0)
+    bounds.end()
     sys.stdout.write(json.dumps({"refused": count - accepted, "accepted": accepted}))
 
 
-def _too_slow(number: int, frame: object) -> None:
-    raise AssertionError(f"an input took {SECONDS} s")
+def long(name: str, size: int, folder: Path) -> bool:
+    """Try inputs of about so many bytes; print the most memory that one took by its size."""
+    from fuzzing.targets import TARGETS
 
+    logging.getLogger().addHandler(_Silent())
+    target = TARGETS[name](folder)
+    seeds = target.seeds()
+    for data in (*seeds, *target.grown(seeds, 100)):
+        target.accepts(data)
+    bounds = Bounds(target.multiple, folder.parent / NOTED)
+    found, most, well = 0, 0.0, True
+    for place, data in enumerate(target.grown(seeds, size)):
 
-def _limit_memory() -> None:
-    """Let what allocates too much fail: a MemoryError is no clear error."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        (used,) = (line.split() for line in status.read_text().splitlines() if "VmData" in line)
-        limit = int(used[1]) * 1024 + MEMORY
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+        def read(place: int = place, data: bytes = data) -> None:
+            bounds.begin(place, len(data))
+            target.accepts(data)
+
+        peak = taken(read)
+        found += 1
+        if peak is None:
+            sys.stderr.write(f"target {name}, long input {place}\n")
+            well = False
+        else:
+            most = max(most, peak / len(data))
+    sys.stdout.write(json.dumps({"inputs": found, "bytes for each": round(most, 1)}))
+    return well
 
 
 def campaign(count: int, seed: int, jobs: int, folder: Path) -> bool:
@@ -81,9 +106,12 @@ def campaign(count: int, seed: int, jobs: int, folder: Path) -> bool:
         command = [sys.executable, "-W", "ignore", "-m", "fuzzing", name, str(most)]
         command += ["--seed", str(first), "--out", str(folder / f"{name}-{first}")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        noted = folder / f"{name}-{first}" / NOTED
+        seed = noted.read_text().strip() if noted.exists() else "none"
         shutil.rmtree(folder / f"{name}-{first}", ignore_errors=True)
         if done.returncode:
-            return name, {}, f"{' '.join(command[3:])}\n{done.stderr[-3000:]}\n"
+            where = f"{' '.join(command[3:])}, at seed {seed}, status {done.returncode}"
+            return name, {}, f"{where}\n{done.stderr[-3000:]}\n"
         return name, json.loads(done.stdout), ""
 
     totals: dict[str, Counter[str]] = {name: Counter() for name in TARGETS}
@@ -133,7 +161,7 @@ def covered(name: str, count: int, folder: Path) -> None:
         mutant: bytes = atheris.Mutate(data, most)
         return mutant
 
-    options = [f"-runs={count}", "-timeout=30", "-rss_limit_mb=4096", "-verbosity=0"]
+    options = [f"-runs={count}", f"-timeout={SECONDS}", "-rss_limit_mb=4096", "-verbosity=0"]
     options += [f"-artifact_prefix={folder}/", "-max_len=65536"]
     atheris.Setup([sys.argv[0], *options, str(corpus)], one_input, custom_mutator=one_mutation)
     atheris.Fuzz()
@@ -143,10 +171,13 @@ def main() -> None:
     """Parse the arguments and run."""
     parser = argparse.ArgumentParser(prog="fuzzing", description=__doc__)
     parser.add_argument("target")
-    parser.add_argument("count", type=int)
+    parser.add_argument("count", type=int, nargs="?", default=0)
     parser.add_argument("--engine", choices=("seeds", "atheris"), default="seeds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time, for all")
+    parser.add_argument(
+        "--long", type=int, metavar="BYTES", help="try no damaged inputs, but long ones"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -158,6 +189,8 @@ def main() -> None:
         return
     folder = folder / "inside"
     folder.mkdir(parents=True)
+    if given.long:
+        sys.exit(0 if long(given.target, given.long, folder) else 1)
     if given.engine == "seeds":
         seeded(given.target, given.seed, given.count, folder)
         return

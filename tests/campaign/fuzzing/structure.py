@@ -70,17 +70,18 @@ def changed_model(choice: random.Random, data: bytes) -> bytes:
     """
     model = onnx.ModelProto.FromString(data)
     for _ in range(choice.choice((1, 1, 2, 4))):
-        messages = list(_messages(model))
+        messages = list(messages_of(model))
         _change_field(choice, choice.choice(messages), messages)
     return model.SerializeToString()
 
 
-def _messages(message: Message) -> list[Message]:
+def messages_of(message: Message) -> list[Message]:
+    """Return a message and all within it."""
     found = [message]
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             for each in value if field.is_repeated else [value]:
-                found += _messages(each)
+                found += messages_of(each)
     return found
 
 
@@ -153,7 +154,7 @@ def changed_document(choice: random.Random, data: bytes) -> bytes:
     """
     document = json.loads(data)
     for _ in range(choice.choice((1, 1, 2, 4))):
-        places = list(_places(document))
+        places = list(places_of(document))
         if not places:
             document = copy.deepcopy(choice.choice(_VALUES))
             break
@@ -175,7 +176,7 @@ def changed_document(choice: random.Random, data: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
-def _places(document: Any) -> list[tuple[Any, Any]]:
+def places_of(document: Any) -> list[tuple[Any, Any]]:
     """Return each holder of a value in a document, with the value's key or place."""
     found: list[tuple[Any, Any]] = []
     if isinstance(document, dict):
@@ -184,7 +185,7 @@ def _places(document: Any) -> list[tuple[Any, Any]]:
         keys = list(range(len(document))) if isinstance(document, list) else []
     for key in keys:
         found.append((document, key))
-        found += _places(document[key])
+        found += places_of(document[key])
     return found
 
 

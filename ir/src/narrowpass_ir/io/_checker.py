@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 import os
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_ir.io._walk import proto_tensors
+from narrowpass_ir.io.mapped import element_count
 
 _KEY = "narrowpass.checker"
 _SMALL = 256
@@ -78,7 +78,7 @@ def check_proto(proto: onnx.ModelProto) -> str | None:
 def _is_large(tensor: onnx.TensorProto) -> bool:
     # Not ByteSize: it serializes the tensor, and protobuf crashes where there is no memory for it.
     counts = (len(getattr(tensor, name)) for name in _FIELDS)
-    return math.prod(tensor.dims) > _SMALL or any(count > _SMALL for count in counts)
+    return element_count(tensor.dims) > _SMALL or any(count > _SMALL for count in counts)
 
 
 def warn(path: str | os.PathLike[str], complaint: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_ir.errors import ModelError
-from narrowpass_ir.io.mapped import serialized_size
+from narrowpass_ir.io.mapped import element_count, serialized_size
 
 _FIELDS = {
     ir.DataType.FLOAT: "float_data",
@@ -75,14 +74,14 @@ def detach(tensor: ir.TensorProtocol, what: str) -> ir.TensorProtocol:
     dtype = tensor.dtype
     if isinstance(tensor, ir.StringTensor):
         strings = list(tensor.string_data())
-        _check_count(len(strings), math.prod(dims), "elements", tensor, what)
+        _check_count(len(strings), element_count(dims), "elements", tensor, what)
         return ir.StringTensor(
             strings, shape=ir.Shape(dims), name=name, doc_string=doc, metadata_props=props
         )
     proto = tensor.raw
     if not proto.HasField("raw_data"):
         held = len(getattr(proto, _FIELDS.get(dtype, "int32_data")))
-        _check_count(held, _entries(dtype, math.prod(dims)), "elements", tensor, what)
+        _check_count(held, _entries(dtype, element_count(dims)), "elements", tensor, what)
         try:
             array = tensor.numpy()
         except (AssertionError, OverflowError, TypeError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import onnx_ir as ir
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io._inline import detach, element_type
 from narrowpass_ir.io._walk import describe, proto_containers
-from narrowpass_ir.io.mapped import serialized_size
+from narrowpass_ir.io.mapped import element_count, serialized_size
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +82,7 @@ def _check_sizes(tensors: list[tuple[str, onnx.SparseTensorProto]], name: str) -
         dtype = element_type(sparse.values, f"{name}: {label}")
         if any(dim < 0 for dim in sparse.dims):
             raise _invalid(f"{name}: {label}", f"its dimensions are {list(sparse.dims)}")
-        size = 8 * math.prod(sparse.dims) if dtype.is_string() else None
+        size = 8 * element_count(sparse.dims) if dtype.is_string() else None
         total += serialized_size(dtype, list(sparse.dims)) if size is None else size
         if total > limit:
             raise ModelError(
@@ -103,7 +102,7 @@ def _dense(sparse: onnx.SparseTensorProto, what: str) -> onnx.TensorProto:
         raise _invalid(what, f"its values have the shape {list(values.shape)}, [{count}] is due")
     places = _places(sparse, count, what)
     dtype = ir.DataType(sparse.values.data_type)
-    size = math.prod(sparse.dims)
+    size = element_count(sparse.dims)
     name, doc = sparse.values.name, sparse.values.doc_string
     if dtype == ir.DataType.STRING:
         texts = [b""] * size
@@ -133,7 +132,7 @@ def _places(sparse: onnx.SparseTensorProto, count: int, what: str) -> Array:
             f"its indices have the shape {list(indices.shape)}, [{count}] or [{count}, {rank}] "
             "is due",
         )
-    limits = np.array([math.prod(sparse.dims)] if indices.ndim == 1 else sparse.dims, np.int64)
+    limits = np.array([element_count(sparse.dims)] if indices.ndim == 1 else sparse.dims, np.int64)
     rows = indices[:, None] if indices.ndim == 1 else indices
     outside = np.flatnonzero(((rows < 0) | (rows >= limits)).any(axis=1))
     if outside.size:

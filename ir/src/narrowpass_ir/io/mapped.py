@@ -14,6 +14,23 @@ import onnx_ir as ir
 from narrowpass_ir.errors import ModelError, NarrowpassError
 from narrowpass_ir.io.mapped_file import CHUNK, MappedFile, Writable, write_all
 
+_MOST = 1 << 63
+
+
+def element_count(shape: Sequence[int]) -> int:
+    """Return how many elements a shape has; one that no memory holds, where there are as many.
+
+    A file may list a million dimensions, whose exact number would take minutes.
+    """
+    if 0 in shape:
+        return 0
+    count = 1
+    for dim in shape:
+        count *= dim
+        if abs(count) > _MOST:
+            break
+    return count
+
 
 def serialized_size(dtype: ir.DataType, shape: Sequence[int]) -> int:
     """Return the bytes that ONNX stores for a tensor: packed below 8 bits, little endian.
@@ -21,10 +38,7 @@ def serialized_size(dtype: ir.DataType, shape: Sequence[int]) -> int:
     Raises:
         TypeError: a type without a fixed width, such as strings.
     """
-    count = 1
-    for dim in shape:
-        count *= dim
-    return (count * dtype.bitwidth + 7) // 8
+    return (element_count(shape) * dtype.bitwidth + 7) // 8
 
 
 class MappedTensor(ir.TensorProtocol):

@@ -134,7 +134,7 @@ def import_(source: Path) -> None:
 
 
 def _read(source: Path) -> list[Entry]:
-    from narrowpass_auto.measure.database import Entry, numbers_of
+    from narrowpass_auto.measure.database import Entry, numbers_of, time_of
     from narrowpass_ir.data.documents import parse_json
 
     try:
@@ -147,7 +147,7 @@ def _read(source: Path) -> list[Entry]:
                 _text(row["key"]),
                 _text(row["what"]),
                 numbers_of(row["seconds"]),
-                float(row["created"]),
+                time_of(row["created"]),
             )
             for row in document["times"]
         ]

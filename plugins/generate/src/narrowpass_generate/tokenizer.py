@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -117,16 +118,18 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode: {error}; pass UTF-8") from error
-        try:
+        with _reported(f"{self._where or 'the tokenizer'}: tokenizer.json cannot encode this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
-        except Exception as error:  # the library raises no narrower class
-            raise DataError(
-                f"{self._where or 'the tokenizer'}: tokenizer.json cannot encode this text: {error}"
-            ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens; unknown ids have none."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        """Return the text of token ids, without special tokens; unknown ids have none.
+
+        Raises:
+            DataError: an id is negative or has more than 32 bits, or the tokenizer's files have a
+                decoder that fails.
+        """
+        with _reported(f"{self._where or 'the tokenizer'}: tokenizer.json cannot decode these ids"):
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     @property
     def has_template(self) -> bool:
@@ -165,12 +168,8 @@ class Tokenizer:
         return self.encode(self.render(messages), special=False)  # the template has them
 
     def _parsed(self, data: bytes) -> tokenizers.Tokenizer:
-        try:
+        with _reported(f"{self._path('tokenizer.json')}: the library tokenizers does not read it"):
             return tokenizers.Tokenizer.from_str(data.decode())
-        except Exception as error:  # the library raises nothing narrower
-            raise DataError(
-                f"{self._path('tokenizer.json')}: the library tokenizers does not read it: {error}"
-            ) from error
 
     def _path(self, name: str) -> str:
         return str(Path(self._where) / name)
@@ -209,11 +208,26 @@ class Tokenizer:
                 raise DataError(f"{self._path(name)}: is not UTF-8: {error}") from error
         found = settings.get("chat_template")
         if isinstance(found, list):  # several, with names
-            named = {_mapping(each).get("name"): _mapping(each).get("template") for each in found}
-            found = named.get("default")
+            default = [each for each in map(_mapping, found) if each.get("name") == "default"]
+            found = default[-1].get("template") if default else None
         if not isinstance(found, str):
             return None
         return ChatTemplate(found, tokens, self._path("tokenizer_config.json"))
+
+
+@contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Report what the library raises: nothing narrower than Exception, and where Rust panics less.
+
+    Raises:
+        DataError: it raised something.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{what}: {error}") from error
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -138,7 +138,7 @@ def decoder_of(settings: Settings, tensors: Collection[str]) -> tuple[Config, di
 def _config(settings: Settings, family: _Family, tensors: Collection[str]) -> Config:
     heads = settings.count("num_attention_heads", "n_head")
     width = settings.count("hidden_size", "n_embd")
-    layers = settings.count("num_hidden_layers", "n_layer")
+    layers = settings.layers("num_hidden_layers", "n_layer", tensors=tensors)
     types = _layer_types(settings, layers)
     span = settings.count("sliding_window") if "sliding_attention" in types else 0
     gemma, learned = settings.kind.startswith("gemma"), "positions" in family.top

@@ -93,7 +93,7 @@ def encoder_of(
     if prefix is None:
         raise ModelError(f"has no tensor {stem!r}; is this a model of type {settings.kind!r}?")
     width = settings.count("hidden_size", "dim")
-    layers = settings.count("num_hidden_layers", "n_layers")
+    layers = settings.layers("num_hidden_layers", "n_layers", tensors=tensors)
     heads = settings.count("num_attention_heads", "n_heads")
     names = {name: f"{prefix}{value}" for name, value in family.top.items()}
     for layer in range(layers):

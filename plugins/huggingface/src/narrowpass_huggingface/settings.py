@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,16 @@ class Settings:
         value = self._first(names, default)
         if type(value) is not int or not 1 <= value < 1 << 31:
             raise ModelError(f"config.json: {names[0]} is {value!r:.60}, and no number from 1 on")
+        return value
+
+    def layers(self, *names: str, tensors: Collection[str]) -> int:
+        """Return a number of layers; each has several of the tensors. Raises as `count` does."""
+        value = self.count(*names)
+        if value > len(tensors):
+            raise ModelError(
+                f"config.json: {names[0]} is {value}, and there are no more than {len(tensors)} "
+                "tensors"
+            )
         return value
 
     def number(self, *names: str, default: float | None = None) -> float:

@@ -63,6 +63,10 @@ _KNOWN = frozenset(
 )
 """Element types that onnxruntime and numpy have in common."""
 
+_RANKS = {"MaxRoiPool": (4, 2)}
+"""Ranks of operands that kernels of onnxruntime take for granted: others end the process. It checks
+the shapes that a model declares, and nodes alone have none."""
+
 _NESTED = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 """Operators whose sessions have as many threads as the program. Others have one: each session would
@@ -93,7 +97,16 @@ class NodeSession:
         self._bundle = Bundle({"main": model}, states=())
         self._options = CompileOptions(threads=threads)
         self._compile = compile_
-        self._name = model.graph[0].name or model.graph.outputs[0].name
+        node = model.graph[0]
+        self._name = node.name or model.graph.outputs[0].name
+        ranks = () if node.domain else _RANKS.get(node.op_type, ())
+        self._ranks = {
+            value.name or "": rank
+            for value, rank in zip(node.inputs, ranks, strict=False)
+            if value is not None
+        }
+        for name, value in model.graph.initializers.items():
+            self._check(name, value.const_value)
         self._program, self._process = self._compiled()
         self.inputs = tuple(value.name or "" for value in model.graph.inputs)
 
@@ -103,6 +116,8 @@ class NodeSession:
         Raises:
             BackendError: it fails.
         """
+        for name in self._ranks.keys() & values.keys():
+            self._check(name, values[name])
         if self._process != os.getpid():
             self._program, self._process = self._compiled()  # a fork copies no threads
         try:
@@ -110,6 +125,11 @@ class NodeSession:
         except BackendError as error:
             reason = error.__cause__ or error  # as onnxruntime says it
             raise BackendError(f"node {self._name!r} failed: {reason}") from error
+
+    def _check(self, name: str, value: Any) -> None:
+        rank, shape = self._ranks.get(name), list(value.shape)
+        if rank is not None and len(shape) != rank:
+            raise BackendError(f"node {self._name!r} failed: {name!r} is of {shape}, not {rank}-D")
 
     def _compiled(self) -> tuple[Program, int]:
         return self._compile(self._bundle, self._options), os.getpid()

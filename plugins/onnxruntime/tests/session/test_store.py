@@ -1,6 +1,7 @@
 """Bundles that sessions keep on disk: found again, and not where anything has changed."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -253,6 +254,29 @@ def test_folders_that_others_may_write_to_are_not_read(cache, path):
     assert store.Store(cache, str(path), "").note() is None
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("classes", 3),
+        ("classes", {"y": [[]]}),
+        ("inputs", [{"name": 5, "type": "tensor(float)", "shape": []}]),
+        ("inputs", [{"name": "x", "type": "tensor(float)", "shape": [0.5]}]),
+        ("inputs", [None]),
+        ("metadata", {}),
+        ("initializers", "w"),
+    ],
+)
+def test_a_note_of_other_types_is_not_used(cache, path, field, value):
+    check(path)
+    (note,) = cache.glob("*.json")
+    document = json.loads(note.read_bytes())
+    document["interface"][field] = value
+    note.write_text(json.dumps(document))
+    assert store.Store(cache, str(path), source.status_of(path)).note() is None
+    note.write_text("[" * 100_000)
+    assert store.Store(cache, str(path), source.status_of(path)).note() is None
+
+
 @pytest.mark.parametrize("damage", ["note", "bundle"])
 def test_what_is_damaged_is_built_again(cache, path, damage):
     check(path)
@@ -330,6 +354,9 @@ def test_notes_that_are_none_are_left_alone(cache, path):
     (note,) = cache.glob("*.json")
     others = {cache / "gone.json": None, cache / "text.json": b"text", cache / "list.json": b"[]"}
     others[cache / "empty.json"] = b"{}"
+    others[cache / "deep.json"] = b"[" * 100_000
+    others[cache / "number.json"] = b'{"path": 5, "identity": ""}'
+    others[cache / "nul.json"] = b'{"path": "a\\u0000b", "identity": ""}'
     for other, content in others.items():
         if content is None:
             other.symlink_to("nowhere")

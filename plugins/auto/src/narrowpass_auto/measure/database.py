@@ -20,12 +20,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import platformdirs
 
 from narrowpass.errors import DataError, OutputError
 from narrowpass.runtime.processors import usable_processors
+from narrowpass_ir.data.documents import parse_json
 from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 FILE_NAME = "tuning.sqlite"
 _FORMAT = 1
 _PATIENCE = 30.0
+_LATEST = 1e11
+"""Seconds since 1970 that no clock shows."""
 _log = logging.getLogger("narrowpass.auto")
 
 
@@ -143,7 +146,8 @@ class Database:
         query = "SELECT processor, key, what, seconds, created FROM times ORDER BY 1, 3, 2"
         try:
             for processor, key, what, seconds, created in self._connection.execute(query):
-                yield Entry(processor, key, what, _numbers(seconds), created)
+                texts = _text(processor), _text(key), _text(what)
+                yield Entry(*texts, _numbers(seconds), time_of(created))
         except (sqlite3.Error, ValueError) as error:
             raise DataError(f"{self.path}: {error}; `narrowpass tune prune` deletes it") from error
 
@@ -231,8 +235,25 @@ def _hash(what: str) -> str:
     return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _numbers(text: Any) -> tuple[float, ...]:
-    return numbers_of(json.loads(text))
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.60} is no text")
+    return value
+
+
+def _numbers(text: object) -> tuple[float, ...]:
+    return numbers_of(parse_json(_text(text)))
+
+
+def time_of(found: object) -> float:
+    """Return seconds since 1970 that were read from a file.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if type(found) not in (int, float) or not 0.0 <= found < _LATEST:  # type: ignore[operator]
+        raise ValueError(f"{found!r:.60} is no time")
+    return float(found)  # type: ignore[arg-type]
 
 
 def numbers_of(found: object) -> tuple[float, ...]:
@@ -244,7 +265,7 @@ def numbers_of(found: object) -> tuple[float, ...]:
     if (
         not isinstance(found, list)
         or not found
-        or not all(isinstance(number, float | int) and 0.0 <= number < 1e9 for number in found)
+        or not all(type(number) in (float, int) and 0.0 <= number < 1e9 for number in found)
     ):
-        raise ValueError(f"{found!r} is no list of seconds")
+        raise ValueError(f"{found!r:.60} is no list of seconds")
     return tuple(map(float, found))

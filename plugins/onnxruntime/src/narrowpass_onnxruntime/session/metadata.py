@@ -81,13 +81,63 @@ class Interface:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return what `to_json` was called for."""
+        """Return what `to_json` was called for.
+
+        Raises:
+            KeyError: a field is missing.
+            TypeError: a field is something else.
+        """
+        metadata = _mapping(document["metadata"])
+        names = ("producer_name", "graph_name", "domain", "description", "graph_description")
         return cls(
-            inputs=tuple(NodeArg(**arg) for arg in document["inputs"]),
-            outputs=tuple(NodeArg(**arg) for arg in document["outputs"]),
-            overridable=tuple(NodeArg(**arg) for arg in document["overridable"]),
-            metadata=ModelMetadata(**document["metadata"]),
-            classes={name: tuple(each) for name, each in document["classes"].items()},
-            initializers=tuple(document["initializers"]),
-            denotations={name: tuple(each) for name, each in document["denotations"].items()},
+            inputs=_args(document["inputs"]),
+            outputs=_args(document["outputs"]),
+            overridable=_args(document["overridable"]),
+            metadata=ModelMetadata(
+                **{name: checked(metadata[name], str) for name in names},
+                version=checked(metadata["version"], int),
+                custom_metadata_map={
+                    name: checked(text, str)
+                    for name, text in _mapping(metadata["custom_metadata_map"]).items()
+                },
+            ),
+            classes={
+                name: several(each, int, str)
+                for name, each in _mapping(document["classes"]).items()
+            },
+            initializers=several(document["initializers"], str),
+            denotations={
+                name: several(each, str) for name, each in _mapping(document["denotations"]).items()
+            },
         )
+
+
+def checked(value: Any, *kinds: type) -> Any:
+    """Return a value that is of one of some types, exactly.
+
+    Raises:
+        TypeError: it is of another.
+    """
+    if type(value) not in kinds:
+        raise TypeError(f"{value!r:.60} is not {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+def several(values: Any, *kinds: type) -> tuple[Any, ...]:
+    """Return the values of a list, each checked. Raises as `checked` does."""
+    return tuple(checked(value, *kinds) for value in checked(values, list))
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(checked(value, dict))
+
+
+def _args(values: Any) -> tuple[NodeArg, ...]:
+    return tuple(
+        NodeArg(
+            checked(arg["name"], str),
+            checked(arg["type"], str),
+            list(several(arg["shape"], int, str, type(None))),
+        )
+        for arg in several(values, dict)
+    )

@@ -26,7 +26,7 @@ from narrowpass.errors import NarrowpassError
 from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 from narrowpass_ir.files import TEMPORARY, is_left_behind, replacing_file
 from narrowpass_onnxruntime.files import status_of
-from narrowpass_onnxruntime.session.metadata import Interface
+from narrowpass_onnxruntime.session.metadata import Interface, checked, several
 from narrowpass_planning.weights import chosen_folder
 
 _BUNDLE, _NOTE = ".narrow", ".json"
@@ -80,8 +80,9 @@ class Store:
         try:
             if self._distrusted(path):
                 return None
-            document = json.loads(path.read_bytes())
-            return Note(Interface.from_json(document["interface"]), tuple(document["external"]))
+            document = _document(path)
+            interface = Interface.from_json(checked(document["interface"], dict))
+            return Note(interface, several(document["external"], str))
         except FileNotFoundError:
             return None
         except (OSError, KeyError, ValueError, TypeError) as error:
@@ -159,15 +160,30 @@ class Store:
         """Yield the prefixes of models that have changed or are gone, or were not used for long."""
         for path in self._folder.glob(f"*{_NOTE}"):
             try:
-                document = json.loads(path.read_bytes())
-                model, identity = document["path"], document["identity"]
+                document = _document(path)
+                model, identity = checked(document["path"], str), document["identity"]
+                # What identifies a model for another version may be something else.
                 ours = document.get("version", "1") == _VERSION
+                changed = bool(ours and model) and status_of(Path(model)) != identity
                 old = time.time() - path.stat().st_mtime > _UNUSED
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # another process has just deleted it
-            # What identifies a model for another version may be something else.
-            if old or (ours and model and status_of(Path(model)) != identity):
+            if old or changed:
                 yield path.name.removesuffix(_NOTE)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Return a note as it was written.
+
+    Raises:
+        OSError: it cannot be read.
+        TypeError: it is no object.
+        ValueError: it is no JSON.
+    """
+    try:
+        return dict(checked(json.loads(path.read_bytes()), dict))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def _digest(*parts: str) -> str:

@@ -118,9 +118,15 @@ class HostNode:
         """Return the outputs of the kernel for its operands in order; None for absent ones."""
         try:
             output = function(*given)
-            return (output,) if type(output) is np.ndarray else kernels.as_results(output)
+            results = (output,) if type(output) is np.ndarray else kernels.as_results(output)
         except kernels.FAILURES as error:
             raise BackendError(f"node {self.name!r} ({self._kind}) failed: {error}") from error
+        if len(results) != len(self._results):  # more than the operator has, "" among them
+            raise BackendError(
+                f"node {self.name!r} ({self._kind}) names {len(self._results)} outputs, and the "
+                f"operator has {len(results)}"
+            )
+        return results
 
     def _evaluate(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return self._evaluator.run({name: _own(value) for name, value in given.items()})
