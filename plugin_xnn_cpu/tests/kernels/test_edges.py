@@ -9,7 +9,6 @@ folder.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import attention_cases
 import conv_cases
@@ -21,7 +20,9 @@ import norm_cases
 import own_gemm_cases
 import pytest
 import quantize_cases
+import recurrent_cases
 import reduce_cases
+import tree_cases
 import xnn_cases
 from edge_kit import EDGES, pairwise
 
@@ -39,29 +40,16 @@ FAMILIES = (
     gemm_cases,
     own_gemm_cases,
     conv_cases,
+    recurrent_cases,
+    tree_cases,
 )
-ELSEWHERE = {
-    "NP_RECURRENT": (
-        "recurrent/test_recurrent_sizes.py",
-        "its three matrices are packed and fed by the lowering alone: models of all sizes",
-    ),
-    "NP_TREES": (
-        "operators/test_trees.py",
-        "its nodes and leaves are laid out by the lowering alone: random ensembles",
-    ),
-}
-"""Kernels without a case here: the file that tests them instead, and why."""
 
 
 def test_every_kernel_has_a_case():
     """A new row of the table of kernels cannot come without."""
     tested = [call for family in FAMILIES for call in family.CASES]
     assert len(tested) == len(set(tested))
-    assert set(tested) | set(ELSEWHERE) == set(calls.table())
-    assert not set(tested) & set(ELSEWHERE)
-    for file, reason in ELSEWHERE.values():
-        assert reason
-        assert Path(__file__).parents[1].joinpath(file).is_file(), file
+    assert set(tested) == set(calls.table())
 
 
 def test_sanitizers_run_every_case():
@@ -136,6 +124,16 @@ def test_own_gemm(call):
 @pytest.mark.parametrize("call", conv_cases.CASES)
 def test_conv(call):
     conv_cases.CASES.run(call)
+
+
+@pytest.mark.parametrize("call", recurrent_cases.CASES)
+def test_recurrent(call):
+    recurrent_cases.CASES.run(call)
+
+
+@pytest.mark.parametrize("call", tree_cases.CASES)
+def test_trees(call):
+    tree_cases.CASES.run(call)
 
 
 @pytest.mark.long
