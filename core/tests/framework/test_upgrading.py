@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -49,3 +50,22 @@ def test_a_model_that_is_new_enough_stays_as_it_is():
 def test_an_unknown_version():
     with pytest.raises(UpgradeError, match="this onnx knows"):
         upgrade(model_from_text(TEXT), 1000)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_operator_whose_inference_needs_the_type_of_its_input(known):
+    """onnx reads it without asking whether there is one: that had ended the process."""
+    kind = "Relu" if known else "my.Mystery"
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 11, "my": 1]> '
+            f"g (float[3,3] x) => (float[M,N] y) {{ h = {kind} (x) y = EyeLike (h) }}"
+        )
+    )
+    if known:
+        upgraded, _ = upgrade(model, 22)
+        assert upgraded.opset_imports[""] == 22
+        assert upgraded.graph[0].outputs[0].type is None  # as it was declared
+    else:
+        with pytest.raises(UpgradeError, match="EyeLike 'y' cannot be upgraded: onnx's converter"):
+            upgrade(model, 22)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from narrowpass_ir.errors import UpgradeError
+from narrowpass_ir.inference import inferred
 
 _FIRST_WITH_COORDINATES = 11
 """The operator set from which Resize says where samples lie."""
@@ -22,6 +24,9 @@ _FIRST_WITH_AXIS = 13
 
 _FIRST_WITH_ZEROS = 14
 """The operator set from which Reshape has ``allowzero``."""
+
+_READ_TYPES = frozenset({"EyeLike", "RegexFullMatch"})
+"""Operators whose inference in onnx 1.23 ends the process where the type of an input is unknown."""
 
 _SMALL = 4096
 """Bytes of a constant up to which the converter sees its elements: sizes, axes, scales."""
@@ -52,14 +57,9 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
         return model, []
     if model.functions:
         raise UpgradeError("models with functions cannot be upgraded; export with a newer set")
-    for node in model.graph.all_nodes():
-        problem = _conversion_problem(node, before, to)
-        if problem:
-            name = node.name or node.outputs[0].name
-            raise UpgradeError(
-                f"{node.op_type} {name!r} cannot be upgraded: {problem}; export the model with "
-                "a newer set"
-            )
+    reading = any(node.op_type in _READ_TYPES for node in model.graph.all_nodes())
+    with inferred(model) if reading else contextlib.nullcontext():
+        _refuse_problems(model, before, to)
     sampled = {
         value.name
         for node in model.graph.all_nodes()
@@ -78,7 +78,8 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
         _flatten_hardmax(model)
     declared = {value.name: (value.type, value.shape) for value in model.graph.outputs}
     weights = _take_weights(model)
-    proto = ir.to_proto(model)
+    with inferred(model) if reading else contextlib.nullcontext():
+        proto = ir.to_proto(model)
     try:
         converted = version_converter.convert_version(proto, to)
     except RuntimeError as error:
@@ -113,10 +114,25 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
     return upgraded, changed
 
 
+def _refuse_problems(model: ir.Model, before: int, to: int) -> None:
+    for node in model.graph.all_nodes():
+        problem = _conversion_problem(node, before, to)
+        if problem:
+            name = node.name or node.outputs[0].name
+            raise UpgradeError(
+                f"{node.op_type} {name!r} cannot be upgraded: {problem}; export the model with "
+                "a newer set"
+            )
+
+
 def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
     """Return what the converter would get wrong about a node; empty for nothing."""
     if node.domain:
         return ""
+    if node.op_type in _READ_TYPES and any(
+        value is not None and value.type is None for value in node.inputs
+    ):
+        return "onnx's converter reads the types of its inputs, and one is unknown"
     if node.op_type == "Scan" and before < 9 <= to:
         return "its inputs were others before operator set 9"
     if node.op_type == "GroupNormalization" and before < 21 <= to:

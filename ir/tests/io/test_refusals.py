@@ -487,6 +487,24 @@ def test_broken_files_never_raise_anything_else(tmp_path: Path) -> None:
             assert str(error)  # noqa: PT017  # most damage is found; some leaves a valid model
 
 
+@pytest.mark.parametrize("text", ["ab\t->a", "a1", "a.b", "a->b->c", "é", "ab->a1"])
+def test_an_equation_that_is_none(text: str, tmp_path: Path) -> None:
+    """onnx's inference of some of them does not end."""
+    model = base()
+    node = helper.make_node("Einsum", ["x"], ["y"], equation=text)
+    model.graph.node[0].CopyFrom(node)
+    with pytest.raises(ModelError, match="it can have letters, commas, spaces"):
+        load_model(write(tmp_path, model))
+
+
+@pytest.mark.parametrize("text", ["ab", " a b -> ba ", "...a->...", "aB->"])
+def test_an_equation_that_is_one(text: str, tmp_path: Path) -> None:
+    model = base()
+    model.graph.node[0].CopyFrom(helper.make_node("Einsum", ["x"], ["y"], equation=text))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert load_model(write(tmp_path, model)).graph[0].op_type == "Einsum"
+
+
 def test_new_set_that_no_node_uses_is_harmless(tmp_path: Path) -> None:
     model = opset(("", 17), ("ai.onnx.training", 999), ("ai.onnx.ml", 999), ("mine", 5))
     assert load_model(write(tmp_path, model)).opset_imports["ai.onnx.training"] == 999

@@ -1,16 +1,17 @@
 """Nodes that `xnn-cpu` has no kernel of, on onnxruntime."""
 
+import contextlib
 import os
 import warnings
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
 
 import narrowpass
-from narrowpass.errors import BackendError, UsageError
+from narrowpass.errors import BackendError, NarrowpassError, UsageError
 from narrowpass_ir.inference import infer
 from narrowpass_ir.io import load_proto
 from narrowpass_onnxruntime.backend import OnnxRuntimeBackend
@@ -214,6 +215,18 @@ def test_ranks_that_would_end_the_process(x, rois):
         info.type.tensor_type.ClearField("shape")
     with load(given) as program, pytest.raises(BackendError, match=r"not [24]-D"):
         program.run({"x": np.ones(x, np.float32), "r": np.zeros(rois, np.float32)})
+
+
+@pytest.mark.parametrize("name", ["group", "strides", "dilations"])
+def test_attributes_that_would_be_divided_by(name):
+    """onnxruntime divides by some of them when a session is created: the process had ended."""
+    given = model(
+        "g (float[2,4,9] x) => (float[A,B,C] y) { y = ConvTranspose<kernel_shape=[3]>(x, w) }",
+        w=np.ones((4, 3, 3), np.float32),
+    )
+    given.graph.node[0].attribute.append(helper.make_attribute(name, 0 if name == "group" else [0]))
+    with contextlib.suppress(NarrowpassError), load(given) as program:
+        assert kernels(program)["ConvTranspose"] != "onnxruntime"
 
 
 def test_a_weight_of_such_a_rank():

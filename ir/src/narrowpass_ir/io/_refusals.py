@@ -7,6 +7,7 @@ others with the dump of a message.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator
 
 import onnx
@@ -218,6 +219,17 @@ def _refuse_attributes(node: onnx.NodeProto, name: str) -> None:
                 f"{name}: attribute {attribute.name!r} of {describe(node)} is a sparse tensor, "
                 "which is not supported; store it as a dense tensor"
             )
+        if node.op_type == "Einsum" and attribute.name == "equation":
+            _refuse_equation(attribute.s, node, name)
+
+
+def _refuse_equation(text: bytes, node: onnx.NodeProto, name: str) -> None:
+    """Refuse what onnx's inference reads for ever: characters that an equation cannot have."""
+    if not re.fullmatch(rb"(?:[A-Za-z, ]|\.{3})*(?:->(?:[A-Za-z ]|\.{3})*)?", text):
+        raise ModelError(
+            f"{name}: the equation of {describe(node)} is {text!r:.80}; it can have letters, "
+            "commas, spaces, '...' and one '->'; export it again"
+        )
 
 
 def _refuse_type(kind: onnx.TypeProto, value: str, name: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import onnx_ir as ir
 
@@ -66,6 +66,11 @@ _KNOWN = frozenset(
 _RANKS = {"MaxRoiPool": (4, 2)}
 """Ranks of operands that kernels of onnxruntime take for granted: others end the process. It checks
 the shapes that a model declares, and nodes alone have none."""
+
+_POSITIVE = frozenset(
+    {"blocksize", "dilations", "group", "kernel_shape", "num_groups", "num_outputs", "strides"}
+)
+"""Attributes by which kernels of onnxruntime divide, without a look whether they are 0."""
 
 _NESTED = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
@@ -169,6 +174,10 @@ def _left(node: ir.Node, model: ir.Model) -> str:
         return "onnxruntime aligns corners to sizes that are rounded"
     if any(attribute.type in _NESTED for attribute in node.attributes.values()):
         return "it has subgraphs"
+    for name in _POSITIVE & node.attributes.keys():
+        given = node.attributes[name].value
+        if any(not isinstance(n, int) or n < 1 for n in (given if _is_list(given) else [given])):
+            return f"its {name} is not from 1 on"
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name:
             continue
@@ -177,6 +186,10 @@ def _left(node: ir.Node, model: ir.Model) -> str:
         if value.is_initializer() and value.is_graph_input():
             return f"{value.name!r} has a default that may be overridden"
     return ""
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _aligns_corners(node: ir.Node) -> bool:

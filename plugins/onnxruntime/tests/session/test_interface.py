@@ -26,6 +26,7 @@ from session_kit import (
 )
 
 from narrowpass_onnxruntime.session.binding import IOBinding
+from narrowpass_onnxruntime.session.inspection import interface_of
 
 
 def methods(of):
@@ -162,3 +163,22 @@ def test_what_is_not_supported_is_named(call, name):
     with pytest.raises(Exception, match=f"{name} is not supported") as caught:
         call(OURS(identity().SerializeToString()))
     assert type(caught.value).__name__ == "NotImplemented"
+
+
+@pytest.mark.parametrize("kind", ["EyeLike", "RegexFullMatch", "DictVectorizer", "LabelEncoder"])
+def test_types_that_onnx_reads_without_asking(kind):
+    """Its inference of a whole graph ends the process where they are unknown."""
+    attributes = {
+        "RegexFullMatch": {"pattern": "a"},
+        "DictVectorizer": {"string_vocabulary": ["a"]},
+        "LabelEncoder": {"classes_strings": ["a"]},
+    }
+    domain = "" if kind in ("EyeLike", "RegexFullMatch") else "ai.onnx.ml"
+    nodes = [
+        helper.make_node("Mystery", ["x"], ["h"], domain="my"),
+        helper.make_node(kind, ["h"], ["y"], domain=domain, **attributes.get(kind, {})),
+    ]
+    graph = helper.make_graph(nodes, "g", [value("x", ["n"])], [value("y", ["k"])])
+    sets = [helper.make_opsetid(*each) for each in (("", 20), ("ai.onnx.ml", 1), ("my", 1))]
+    proto = helper.make_model(graph, opset_imports=sets, ir_version=9)
+    assert [each.name for each in interface_of(proto).outputs] == ["y"]

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import onnx
+import onnx_ir as ir
 
+from narrowpass_ir.inference import infer
 from narrowpass_onnxruntime.session.metadata import (
     NO_VERSION,
     Dim,
@@ -78,12 +80,14 @@ def _outputs(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
     for value in light.graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
-        inferred = onnx.shape_inference.infer_shapes(light)
+        # Node by node: onnx's inference of whole graphs ends the process where some operators have
+        # operands of unknown types.
+        model = ir.from_proto(light)
+        infer(model)
+        inferred = [ir.to_proto(value) for value in model.graph.outputs]
     except Exception:  # noqa: BLE001  # whatever it raises, what is declared stands
         return outputs
-    return [
-        _merged(value, found) for value, found in zip(outputs, inferred.graph.output, strict=True)
-    ]
+    return [_merged(value, found) for value, found in zip(outputs, inferred, strict=True)]
 
 
 def _is_complete(value: onnx.ValueInfoProto) -> bool:
