@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray_kit import write_json, write_parquet
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass_ray.places import Place
+from narrowpass_ray.resume import missing
 from narrowpass_ray.shards import Shard, Sizes, fingerprint, format_of, plan
 from narrowpass_ray.source import Batch, read
 
@@ -38,6 +40,24 @@ def test_row_groups_are_divided_among_shards(tmp_path: Path, rows: int) -> None:
     np.testing.assert_array_equal(np.concatenate([b.columns["x"] for b in found]), x)
     assert [n for b in found for n in b.numbers] == [*range(25)] * 3
     assert max(b.count for b in found) <= 7
+
+
+def test_no_thread_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Footers are read, and files with errors found, by whoever asks for them."""
+    write_parquet(tmp_path / "in", files=3, rows=25, group=10)
+    threaded = shards_of(tmp_path / "in")[1]
+    (tmp_path / "out").mkdir()
+    for shard in threaded:
+        (tmp_path / "out" / shard.output).write_bytes(b"no results")
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert shards_of(tmp_path / "in")[1] == threaded
+        output = Place.of(str(tmp_path / "out"))
+        assert missing(output, threaded, retry_errors=True) == threaded
 
 
 @pytest.mark.parametrize("size", [1, 2, 13, 14, 50, 10_000])

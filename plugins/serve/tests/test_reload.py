@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from serve_kit import matmul, result, row_of, serving, tensor, wait_until, weights
 
-from narrowpass.errors import UsageError
-from narrowpass_serve import Source, find_sources
+from narrowpass.errors import BackendError, UsageError
+from narrowpass_serve import Metrics, Settings, Source, find_sources
+from narrowpass_serve.models.served import Served
 
 INPUT = tensor("x", row_of(0))
 LOAD, UNLOAD = "/v2/repository/models/m/load", "/v2/repository/models/m/unload"
@@ -142,3 +144,39 @@ def test_two_models_of_one_name(tmp_path):
     path = matmul(tmp_path / "m.narrow")
     with pytest.raises(UsageError, match="would both be served as 'm'"):
         find_sources([str(path), f"m={path}"])
+
+
+def started_until(monkeypatch, count):
+    """Let only so many threads of the server start; return the names of those that asked."""
+    asked, start = [], threading.Thread.start
+
+    def limited(thread):
+        if thread.name.startswith(("serve-", "generate-", "close-")):
+            asked.append(thread.name)
+            if len(asked) > count:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    return asked
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_model_without_threads_is_not_served(tmp_path, monkeypatch, count):
+    source = Source("m", matmul(tmp_path / "m.narrow"))
+    asked = started_until(monkeypatch, count)
+    with pytest.raises(BackendError, match="no thread can be started for 'serve-m'"):
+        Served(source, 1, Settings(instances=2), Metrics())
+    assert asked == ["serve-m"] * (count + 1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "serve-m"]
+
+
+def test_a_version_is_closed_where_no_thread_is_left_for_it(tmp_path, monkeypatch):
+    path = matmul(tmp_path / "m.narrow")
+    with serving({"m": path}, control=True) as server:
+        asked = started_until(monkeypatch, 1)
+        matmul(path, seed=1)
+        assert server.client.post(LOAD).status_code == 200
+        wait_until(lambda: asked == ["serve-m", "close-m"])
+        assert is_of(server.infer("m", INPUT), 1)
+        wait_until(lambda: sum(t.name == "serve-m" for t in threading.enumerate()) == 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from narrowpass.errors import DataError, UsageError
+from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_ray.places import Place
 from narrowpass_ray.predictor import ERROR
 from narrowpass_ray.shards import Shard
@@ -54,7 +54,7 @@ def missing(output: Place, shards: Sequence[Shard], *, retry_errors: bool) -> li
     waiting = [shard for shard in shards if shard.output not in known]
     if retry_errors:
         done = [shard for shard in shards if shard.output in known]
-        with ThreadPoolExecutor(16) as pool:
+        with ThreadPool(16) as pool:
             flags = pool.map(lambda shard: has_errors(output.inside(shard.output)), done)
             waiting += [shard for shard, bad in zip(done, flags, strict=True) if bad]
     return sorted(waiting, key=lambda shard: shard.number)

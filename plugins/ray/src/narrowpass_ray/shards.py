@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Literal, cast, get_args
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from narrowpass.errors import DataError, UsageError
+from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_ray.places import Found, Place
 
 Format = Literal["parquet", "jsonl", "images", "npz"]
@@ -156,7 +156,7 @@ def plan(place: Place, files: Sequence[Found], kind: Format, sizes: Sizes) -> li
             shards.append(Shard(len(shards), kind, paths, names))
         return shards
     # Footers are small, and an object store takes longer to answer than to send them.
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPool(READERS) as pool:
         ranges = pool.map(lambda file: list(_ranges(place, file, kind, sizes)), files)
         for file, found in zip(files, ranges, strict=True):
             for start, stop in found:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from narrowpass_serve.errors import RequestError
+from narrowpass_serve.threads import join, start
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +102,14 @@ class Engine:
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"generate-{name}", daemon=True)
-        self._thread.start()
+
+    def start(self) -> None:
+        """Begin to generate.
+
+        Raises:
+            BackendError: the system has no thread more.
+        """
+        start(self._thread)
 
     def check(self, sequence: SequenceRequest) -> None:
         """Check what a sequence asks for, without running it.
@@ -132,7 +140,7 @@ class Engine:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        join(self._thread)
         self._prompts.close()
 
     def _work(self) -> None:

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from narrowpass.errors import NarrowpassError
 from narrowpass_serve.errors import RequestError
 from narrowpass_serve.models.served import Served
 from narrowpass_serve.models.sources import Identity, Source
 from narrowpass_serve.settings import Settings
+from narrowpass_serve.threads import start
 
 if TYPE_CHECKING:
     from narrowpass import Plugins
@@ -199,4 +201,8 @@ class Repository:
                 return
             del entry.users[served]
         # It ends what runs: not for the thread of a request.
-        threading.Thread(target=served.close, name=f"close-{served.name}", daemon=True).start()
+        closing = threading.Thread(target=served.close, name=f"close-{served.name}", daemon=True)
+        try:
+            start(closing)
+        except NarrowpassError:  # better late than never
+            served.close()

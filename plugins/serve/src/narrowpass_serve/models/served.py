@@ -20,6 +20,7 @@ from narrowpass_serve.models.methods import Method
 from narrowpass_serve.models.queueing import Arrays, Job, JobQueue
 from narrowpass_serve.models.sources import Source
 from narrowpass_serve.settings import Settings
+from narrowpass_serve.threads import join, start
 
 if TYPE_CHECKING:
     from narrowpass import Bundle, Plugins, Program
@@ -87,9 +88,15 @@ class Served:
             threading.Thread(target=self._work, args=(instance,), name=f"serve-{source.name}")
             for instance in self._instances
         ]
-        for worker in self._workers:
-            worker.daemon = True  # the second signal does not wait for a run
-            worker.start()
+        try:
+            if self.engine is not None:
+                self.engine.start()
+            for worker in self._workers:
+                worker.daemon = True  # the second signal does not wait for a run
+                start(worker)
+        except NarrowpassError:
+            self.close()
+            raise
 
     def method(self, name: str) -> Method:
         """Return a method; the empty name stands for the default one.
@@ -131,7 +138,7 @@ class Served:
             self.engine.close()
         self._jobs.close()
         for worker in self._workers:
-            worker.join()
+            join(worker)
         for instance in self._instances:
             instance.close()
 
