@@ -36,6 +36,7 @@ MOST_UNEXPLAINED = 0.05
 _VERIFIER = "ir/tests/verify/test_verify"
 _CACHE = "plugins/planning/tests/weights"
 _STORED = "plugins/planning/tests/stored"
+_NATIVE = "plugin_xnn_cpu/tests/cache"
 TESTS = {
     "narrowpass_ir.verify": (
         f"{_VERIFIER}_broken.py",
@@ -64,6 +65,13 @@ TESTS = {
     ),
     "narrowpass_planning.weights.weight": (f"{_CACHE}/test_weight.py",),
     "narrowpass_planning.weights.writing": (f"{_CACHE}/test_writing.py",),
+    "narrowpass_planning.program.stored_methods": (
+        f"{_NATIVE}/test_stored_methods.py",
+        f"{_NATIVE}/test_stored_damage.py",
+        # Another process, which is not mutated.
+        f"--deselect={_NATIVE}/test_stored_methods.py::test_a_program_is_restored_by_another_process",
+        f"--deselect={_NATIVE}/test_stored_methods.py::test_a_disk_that_is_full",
+    ),
     "narrowpass_planning.stored.codec": (f"{_STORED}/test_codec.py",),
     "narrowpass_planning.stored.file": (f"{_STORED}/test_file.py",),
     "narrowpass_planning.stored.tensors": (f"{_STORED}/test_codec.py",),

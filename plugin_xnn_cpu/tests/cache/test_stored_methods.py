@@ -312,6 +312,29 @@ def test_without_a_cache_folder_nothing_is_stored(tmp_path, network_path, load, 
     assert not (tmp_path / "cache").exists()
 
 
+def test_models_in_memory_are_not_stored(tmp_path, planned):
+    """Nothing says which files they would be of."""
+    for _ in range(2):
+        bundle = Bundle({"main": ir.from_proto(network())})
+        with narrowpass.load(bundle, "xnn-cpu", cache_dir=tmp_path / "cache") as program:
+            (known,) = expected_outputs(network(), {"x": INPUT}).values()
+            assert_near(program.run({"x": INPUT})["y"], known)
+    assert planned == ["main"] * 2
+    assert not stored(tmp_path)
+
+
+def test_a_bundle_without_weights_is_not_stored(tmp_path, load, planned):
+    """It is planned as fast as it would be read."""
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }"""
+    save(tmp_path, main=onnx.parser.parse_model(text))
+    for _ in range(2):
+        with load() as program:
+            assert program.run({"x": np.ones((1, 4), np.float32)})["y"].sum() == -4
+    assert planned == ["main"] * 2
+    assert not stored(tmp_path)
+
+
 def test_another_model_with_the_same_weights(tmp_path, load, planned):
     """Weights and their file are shared, methods are not."""
     matrix = np.random.default_rng(0).standard_normal((24, 24)).astype(np.float32)
@@ -370,6 +393,35 @@ def test_methods_of_other_code_are_planned_again(
     assert planned == ["main"] * 3, "each has files of its own, and finds them again"
     assert {path: path.read_bytes() for path in before} == before
     assert len(stored(tmp_path)) == 3 * len(before)
+
+
+def test_methods_of_other_code_go_once_nobody_has_used_them_for_a_week(
+    tmp_path, network_path, load, monkeypatch
+):
+    load().close()
+    before = stored(tmp_path)
+    other = tmp_path / "cache" / f"another{before[0].name}"
+    other.write_bytes(b"of another bundle")
+    for path in (*before, other):
+        os.utime(path, (0, 0))
+    monkeypatch.setattr(stored_methods, "code_of", lambda packages: iter(["other"]))
+    load().close()
+    assert not [path for path in before if path.exists()]
+    assert other.exists()
+    assert len(stored(tmp_path)) == len(before) + 1
+
+
+def test_code_stays_what_it_was_when_the_process_began(tmp_path, monkeypatch):
+    """It goes on with the modules that it has imported, whatever becomes of their files."""
+    package = tmp_path / "np_replaced"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = stored_methods.code_of((package.name,))
+    (package / "__init__.py").write_text("replaced = True")
+    assert stored_methods.code_of((package.name,)) == before
+    stored_methods.code_of.cache_clear()
+    assert stored_methods.code_of((package.name,)) != before
 
 
 def test_code_is_known_by_each_of_its_files():
