@@ -97,6 +97,38 @@ def test_grid_sample(mode, version, padding, aligned, size):
     agree("GridSample", {"x": x, "grid": grid}, 1e-5, version=version, **named)
 
 
+@pytest.mark.parametrize("aligned", [0, 1])
+def test_points_far_beyond_the_border_are_at_it(aligned):
+    """As nearer ones are for onnxruntime, which overflows at those that are far away."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 4, 3)
+    steps = np.array([-np.inf, -3e38, -1e10, -1.0, 0.2, 1.0, 1e10, 3e38, np.inf], np.float32)
+    grid = np.stack(np.meshgrid(steps, steps), -1)[None]
+    feeds = {"x": x, "grid": grid}
+    model = model_of("GridSample", feeds, padding_mode="border", align_corners=aligned)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (expected,) = session.run(None, {"x": x, "grid": np.clip(grid, -3, 3)})
+    with compile_model(model) as program, np.errstate(over="ignore"):
+        close(program.run(feeds)["y"], expected, 1e-5)
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grid_sample_leaves_out_pixels_that_do_not_count(padding, aligned):
+    """A pixel that is infinite or NaN spreads to the points that onnxruntime says, and no further.
+
+    Beside the image a reflection has the pixel at the edge twice.
+    """
+    steps = np.array([-5.0, -2.5, -1.2, -0.95, -0.5, 0.1, 0.9, 1.3, 2.2, 4.0], np.float32)
+    grid = np.stack(np.meshgrid(steps, steps), -1)[None]
+    for place in range(12):
+        for special in (np.nan, np.inf):
+            x = np.arange(12, dtype=np.float32).reshape(1, 1, 4, 3)
+            x.reshape(-1)[place] = special
+            named = {"padding_mode": padding, "align_corners": aligned}
+            agree("GridSample", {"x": x, "grid": grid}, 1e-5, **named)
+
+
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [

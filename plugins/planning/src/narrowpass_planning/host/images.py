@@ -38,6 +38,9 @@ def col2im(op: Op) -> Kernel:
     return run
 
 
+_FAR = 1 << 20
+"""Pixels beyond the border that all points are taken for that are further away, or infinite."""
+
 _PADDING = ("zeros", "border", "reflection")
 
 
@@ -62,12 +65,21 @@ def grid_sample(op: Op) -> Kernel:
         height, width = x.shape[2:]
         across = _place(grid[..., 0], width, padding, aligned=aligned)
         down = _place(grid[..., 1], height, padding, aligned=aligned)
+
+        def pixels(down: Array, across: Array) -> Array:
+            if padding == "reflection":
+                down = _reflected(down, height, aligned=aligned)
+                across = _reflected(across, width, aligned=aligned)
+            if padding != "zeros":
+                down, across = np.clip(down, 0, height - 1), np.clip(across, 0, width - 1)
+            return _read(x, down, across)
+
         if nearest:
-            return _read(x, np.rint(down), np.rint(across))
+            return pixels(np.rint(down), np.rint(across))
         top, left = np.floor(down), np.floor(across)
         below, right = (down - top)[:, None], (across - left)[:, None]
-        upper = _read(x, top, left) * (1 - right) + _read(x, top, left + 1) * right
-        lower = _read(x, top + 1, left) * (1 - right) + _read(x, top + 1, left + 1) * right
+        upper = pixels(top, left) * (1 - right) + pixels(top, left + 1) * right
+        lower = pixels(top + 1, left) * (1 - right) + pixels(top + 1, left + 1) * right
         return np.asarray(upper * (1 - below) + lower * below, x.dtype)
 
     return run
@@ -78,12 +90,23 @@ def _place(grid: Array, size: int, padding: str, *, aligned: bool) -> Array:
     found: Array = (grid + 1) / 2 * (size - 1) if aligned else ((grid + 1) * size - 1) / 2
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if padding == "border":
-        found = np.clip(found, 0, size - 1)
+        # Both neighbours are the pixel at the edge there, and count by halves.
+        found = np.clip(found, -0.5 - _FAR, size + 0.5 + _FAR)
     elif padding == "reflection":
         length = high - low
         away = np.abs(found - low) % (2 * length) if length else np.zeros_like(found)
-        found = np.clip(low + np.minimum(away, 2 * length - away), 0, size - 1)
+        found = low + np.minimum(away, 2 * length - away)
     return found.astype(grid.dtype, copy=False)
+
+
+def _reflected(index: Array, size: int, *, aligned: bool) -> Array:
+    """Return the pixel that one beside the image is a reflection of.
+
+    It may be the same as its neighbour: then no other one counts, which may be infinite.
+    """
+    found = np.where(index < 0, -1 - index, index)
+    mirrored = 2 * size - (2 if aligned else 1) - found
+    return np.asarray(np.where(found > size - 1, mirrored, found))
 
 
 def _read(x: Array, down: Array, across: Array) -> Array:
