@@ -95,7 +95,7 @@ class StoreWeights(Pass):
                 model = upgraded
                 found = [value for graph in nested_graphs(model.graph) for value in _weights(graph)]
                 reasons = self._reasons(found)
-        taken = {value.name for graph in nested_graphs(model.graph) for value in _values(graph)}
+        taken = {part.name for graph in nested_graphs(model.graph) for part in _named(graph)}
         for value, (reason, measured, limit) in zip(found, reasons, strict=True):
             if reason:
                 ctx.counters["kept"] += 1
@@ -147,10 +147,11 @@ class StoreWeights(Pass):
         return "", relative, tolerance
 
 
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+def _named(graph: ir.Graph) -> Iterator[ir.Value | ir.Node]:
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:
+        yield node
         yield from node.outputs
 
 
@@ -176,15 +177,20 @@ def _is_weight(value: ir.Value) -> bool:
     return False
 
 
+def _unique(name: str, taken: set[str | None]) -> str:
+    chosen, number = name, 1
+    while chosen in taken:
+        chosen, number = f"{name}.{number}", number + 1
+    taken.add(chosen)
+    return chosen
+
+
 def _store(value: ir.Value, dtype: ir.DataType, taken: set[str | None]) -> int:
     """Convert an initializer and add a Cast to float32 for its users; return the bytes saved."""
     graph, tensor, name = value.graph, value.const_value, value.name
     if graph is None or tensor is None or name is None:
         raise PassError(f"initializer {name!r} is in no graph")
-    wide_name, number = f"{name}.float32", 1
-    while wide_name in taken:
-        wide_name, number = f"{name}.float32.{number}", number + 1
-    taken.add(wide_name)
+    wide_name = _unique(f"{name}.float32", taken)
     narrow = ir.Value(
         name=name,
         shape=value.shape,
@@ -197,7 +203,7 @@ def _store(value: ir.Value, dtype: ir.DataType, taken: set[str | None]) -> int:
         [narrow],
         attributes={"to": int(ir.DataType.FLOAT)},
         outputs=[wide],
-        name=f"{wide_name}/Cast",
+        name=_unique(f"{wide_name}/Cast", taken),
     )
     value.replace_all_uses_with(wide)
     del graph.initializers[name]
