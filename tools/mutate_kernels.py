@@ -3,16 +3,18 @@
 ``mutate_kernels.py [FOLDER ...] [--count 5] [--seed 0] [--list]`` draws COUNT mutations of the
 files in folders of ``csrc/`` (all of `TESTS` by default), each by one of `OPERATORS`. For each it
 builds the extension in a temporary folder, runs the tests of that folder until one fails, and
-reports `killed`, `survived` or `not compiled`; the change of a survivor is printed. A survivor is a
-missing test, or code that computes the same. Exits with 1 where one survived.
+reports `killed`, `survived`, `the same`, `not compiled` or `not on this processor`; the change of a
+survivor is printed. A survivor is a missing test, or goes into `mutants.toml` with the reason why
+it computes the same. Exits with 1 where one survived without a reason.
 
-The extension is compiled anew for each mutation: ``CC="ccache cc"`` saves the unchanged files.
+The extension is compiled once; then, for each mutation, the files that read what was changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import random
 import re
@@ -21,12 +23,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = ROOT / "plugin_xnn_cpu"
+REASONS = ROOT / "tools" / "mutants.toml"
 PACKAGE = "narrowpass_xnn_cpu"
 TIMEOUT = 900
 """Seconds for the tests of one mutation; a loop without an end is noticed, too."""
@@ -49,7 +54,7 @@ OPERATORS = (
 
 TESTS = {
     "gemm/fp32": ("gemm/test_fp32_gemm.py", "conv/test_fp32_convolutions.py"),
-    "gemm/bf16": ("gemm/test_bf16_kernels.py", "gemm/test_bf16_packing.py"),
+    "gemm/bf16": ("gemm/test_bf16_kernels.py", "gemm/test_bf16_packing.py", "gemm/test_amx.py"),
     "gemm/int8": ("int8",),
     "gemm/matmul": ("gemm/test_computed_matmul.py", "attention/test_attention.py"),
     "gemv": (
@@ -73,6 +78,12 @@ TESTS = {
     "trees": ("operators/test_trees.py",),
 }
 """Folders of `csrc/` and the tests, in `plugin_xnn_cpu/tests`, that must notice a mutation."""
+
+INSTRUCTIONS = {"amx": "amx_int8", "vnni": "avx512_vnni", "avx512": "avx512f"}
+"""Parts of names of files that hold code for some processors alone; what Linux calls these."""
+
+EDGES = "kernels/test_edges.py"
+"""Tests of all kernels at their edges, with guards around results: they run first."""
 
 
 @dataclass(frozen=True)
@@ -135,25 +146,80 @@ def prepare(work: Path) -> None:
     shutil.copytree(Path(spec.origin).parent, work / "site" / PACKAGE)
 
 
-def build(work: Path) -> bool:
-    """Compile the extension into the copy of the package; return whether that succeeded."""
-    command = [
-        sys.executable,
-        "setup.py",
-        "--quiet",
-        "build_ext",
-        "--build-lib",
-        str(work / "site"),
-    ]
-    done = subprocess.run(command, check=False, cwd=work / "plugin", capture_output=True)
-    return done.returncode == 0
+RECORDER = """import json, os, sys
+command = [*{compiler!r}.split(), *sys.argv[1:]]
+if "-c" in command:
+    command += ["-MMD", "-MF", command[command.index("-o") + 1] + ".d"]
+with open({log!r}, "a") as log:
+    log.write(json.dumps([os.getcwd(), command]) + "\\n")
+os.execvp(command[0], command)
+"""
+"""A compiler that writes down how it was called, and what each file reads."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A call of the compiler.
+
+    Attributes:
+        folder: that it is called in.
+        words: of the command.
+        reads: files below `csrc/` that it reads; empty for the one that links.
+    """
+
+    folder: str
+    words: Sequence[str]
+    reads: frozenset[str]
+
+    def run(self) -> bool:
+        """Call it again; return whether that succeeded."""
+        done = subprocess.run(self.words, check=False, cwd=self.folder, capture_output=True)
+        return done.returncode == 0
+
+
+def build(work: Path) -> list[Command]:
+    """Compile the extension into the copy of the package; return how."""
+    log, recorder = work / "commands", work / "recorder.py"
+    text = RECORDER.format(compiler=os.environ.get("CC", "cc"), log=str(log))
+    recorder.write_text(text, encoding="utf-8")
+    (work / "objects").mkdir()
+    compiler = f"{sys.executable} {recorder}"
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--force"]
+    command += ["--build-lib", str(work / "site"), "--build-temp", str(work / "objects")]
+    environment = {**os.environ, "CC": compiler, "LDSHARED": f"{compiler} -shared"}
+    subprocess.run(command, check=True, cwd=work / "plugin", env=environment)
+    return recorded(work)
+
+
+def recorded(work: Path) -> list[Command]:
+    """Return the calls of the compiler that were written down, but for trials of flags."""
+    found = []
+    for line in (work / "commands").read_text(encoding="utf-8").splitlines():
+        folder, words = json.loads(line)
+        produced = Path(folder, words[words.index("-o") + 1])
+        if "-c" not in words:
+            found.append(Command(folder, words, frozenset()))
+        elif produced.is_relative_to(work / "objects"):
+            text = produced.with_name(f"{produced.name}.d").read_text(encoding="utf-8")
+            reads = {word.partition("csrc/")[2] for word in text.split() if "csrc/" in word}
+            found.append(Command(folder, words, frozenset(reads)))
+    return found
+
+
+def build_again(commands: Sequence[Command], file: str) -> bool:
+    """Compile what reads a file below `csrc/`, and link; return whether that succeeded."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiled = [*pool.map(Command.run, (each for each in commands if file in each.reads))]
+    linked = [each for each in commands if not each.reads]
+    return bool(compiled) and all(compiled) and all(each.run() for each in linked)
 
 
 def passes(work: Path, folder: str) -> bool:
     """Run the tests of a folder against the copy; return whether all passed in time."""
-    tests = [str(PLUGIN / "tests" / name) for name in TESTS[folder]]
+    tests = [str(PLUGIN / "tests" / name) for name in (EDGES, *TESTS[folder])]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(work / "site")}
+    path = [str(work / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     run = subprocess.Popen(
         command, cwd=ROOT, env=environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -168,7 +234,20 @@ def passes(work: Path, folder: str) -> bool:
             run.wait()
 
 
-def attempt(work: Path, mutation: Mutation) -> str:
+def explained() -> set[tuple[str, str, str]]:
+    """Return the file, and the lines before and after, of mutations that have a reason."""
+    rows = tomllib.loads(REASONS.read_text(encoding="utf-8"))["kernels"]
+    return {(row["file"], row["before"], row["after"]) for row in rows}
+
+
+def runs(file: str) -> bool:
+    """Return whether this processor has the instructions that a file's name says."""
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    needed = [flag for word, flag in INSTRUCTIONS.items() if word in file]
+    return all(flag in flags for flag in needed)
+
+
+def attempt(work: Path, commands: Sequence[Command], mutation: Mutation) -> str:
     """Apply a mutation, build, test, and restore the file; return the outcome."""
     path = work / "plugin" / "csrc" / mutation.file
     original = path.read_text()
@@ -176,11 +255,12 @@ def attempt(work: Path, mutation: Mutation) -> str:
     lines[mutation.number - 1] = f"{mutation.after}\n"
     path.write_text("".join(lines))
     try:
-        if not build(work):
+        if not build_again(commands, mutation.file):
             return "not compiled"
         return "survived" if passes(work, mutation.folder) else "killed"
     finally:
         path.write_text(original)
+        build_again(commands, mutation.file)
 
 
 def main() -> None:
@@ -196,19 +276,34 @@ def main() -> None:
             f"no tests are known for {', '.join(sorted(unknown))}; one of {', '.join(TESTS)}"
         )
     drawn = draw(PLUGIN / "csrc", options.folders, options.count, options.seed)
-    survivors = 0
+    if options.list:
+        for each in drawn:
+            _say(each)
+        return
+    known, survivors = explained(), 0
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        if not options.list:
-            prepare(work)
-        for mutation in drawn:
-            outcome = "" if options.list else f"{attempt(work, mutation)}: "
-            survivors += outcome.startswith("survived")
-            sys.stdout.write(f"{outcome}{mutation.file}:{mutation.number}: {mutation.name}\n")
-            if options.list or outcome.startswith("survived"):
-                sys.stdout.write(f"  - {mutation.before.strip()}\n  + {mutation.after.strip()}\n")
-            sys.stdout.flush()
+        prepare(work)
+        commands = build(work)
+        for each in drawn:
+            if (each.file, each.before.strip(), each.after.strip()) in known:
+                outcome = "the same"
+            elif not runs(each.file):
+                outcome = "not on this processor"
+            else:
+                outcome = attempt(work, commands, each)
+            survivors += outcome == "survived"
+            _say(each, outcome)
     sys.exit(1 if survivors else 0)
+
+
+def _say(mutation: Mutation, outcome: str = "") -> None:
+    """Print a mutation and its outcome; the change of one that survived, and where none is."""
+    head = f"{outcome}: " if outcome else ""
+    sys.stdout.write(f"{head}{mutation.file}:{mutation.number}: {mutation.name}\n")
+    if outcome in ("", "survived"):
+        sys.stdout.write(f"  - {mutation.before.strip()}\n  + {mutation.after.strip()}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
