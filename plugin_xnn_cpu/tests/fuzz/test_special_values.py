@@ -23,7 +23,8 @@ import narrowpass
 from narrowpass import Bundle
 from narrowpass.errors import BackendError
 
-pytestmark = pytest.mark.once
+# Other levels of instruction sets would take seconds each.
+pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
 Array = np.ndarray[Any, Any]
 
