@@ -15,7 +15,6 @@ from edge_kit import Cases, Kernel, edges
 
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.recurrent import GATES, Activation, Cell, Recurrence
 
 CASES = Cases()
@@ -184,10 +183,9 @@ def quantized(state):
     way=("forward", "reverse", "both"),
     more=(False, True),
     zeros=(False, True),
+    target=("plain", "avx2", "best"),
 )
-def recurrent_of_bytes(kernel, units, rows, steps, kind, way, more, zeros):
-    if not extension().lib.np_recurrent_takes_bytes(kernels.code()):
-        return
+def recurrent_of_bytes(kernel, units, rows, steps, kind, way, more, zeros, target):
     directions, backwards = 1 + (way == "both"), way == "reverse"
     _, extra = drawn(kernel, kind, directions, units)
     integers = kernel.bytes(directions, GATES[kind] * units, units)
@@ -198,12 +196,13 @@ def recurrent_of_bytes(kernel, units, rows, steps, kind, way, more, zeros):
     norms = np.maximum(np.linalg.norm(by_gate, 2, axis=(2, 3)), 1)
     scales = np.repeat(1 / norms, units, axis=1).reshape(shape).astype(np.float32)
     weights = (wide * scales[..., None]).reshape(by_gate.shape)
-    recurrence = Recurrence(
-        cell_of(kind, directions, backwards),
-        *(constant(integers), constant(extra), None, constant(scales), zero),
-    )
-    check(
-        kernel,
-        *(kind, recurrence, weights, extra, rows, steps, backwards, more),
-        *(quantized, ROUNDED),
-    )
+    with mock.patch.object(kernels, "TARGET", target):
+        recurrence = Recurrence(
+            cell_of(kind, directions, backwards),
+            *(constant(integers), constant(extra), None, constant(scales), zero),
+        )
+        check(
+            kernel,
+            *(kind, recurrence, weights, extra, rows, steps, backwards, more),
+            *(quantized, ROUNDED),
+        )
