@@ -167,6 +167,7 @@ def level_digests(level):
     return json.loads(run.stdout)
 
 
+@pytest.mark.anywhere
 def test_every_instruction_set_from_avx2_on_has_the_same_bits():
     levels = [*XnnCpuBackend().instruction_sets()][1:]
     if len(levels) < 2:
@@ -181,6 +182,7 @@ ROUNDED_ONCE = ("int8_rows", "int8_static", "nbits", "nbits_rows", *BLOCKS)
 """Matmuls that have the same bits without FMA."""
 
 
+@pytest.mark.anywhere
 def test_int8_and_4_bits_have_the_same_bits_without_fma():
     levels = [*XnnCpuBackend().instruction_sets()]
     if len(levels) < 2:
@@ -233,6 +235,7 @@ def test_padding_that_a_mask_hides_changes_no_bits(threads, length):
             np.testing.assert_array_equal(found, expected, err_msg=f"{more} columns")
 
 
+@pytest.mark.anywhere
 def test_compare_across_instruction_sets(tmp_path):
     onnx.save(encoder(), tmp_path / "encoder.onnx")
     shapes = ["--shape", "x=2x9x32", "--shape", "mask=2x1x9"]
