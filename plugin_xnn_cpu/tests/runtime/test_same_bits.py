@@ -104,6 +104,29 @@ def test_so_does_a_matmul_of_computed_operands(text, depth, columns):
                 np.testing.assert_array_equal(found, expected[:count], err_msg=text)
 
 
+BROADCAST = """
+<ir_version: 9, opset_import: ["" : 20]>
+broadcast (float[N, 40] a, float[M, 30] c) => (float[P, 30] y)
+{
+    m = MatMul (a, b)
+    s = Add (m, c)
+    y = Relu (s)
+}
+"""
+
+
+def test_so_does_a_matmul_with_a_row_that_is_added():
+    """Alone, a row has the shape of what is added: a kernel could add it to its accumulators."""
+    rng = np.random.default_rng(8)
+    model = onnx.parser.parse_model(BROADCAST)
+    model.graph.initializer.append(numpy_helper.from_array(floats(rng, 40, 30), "b"))
+    a, c = floats(rng, ROWS, 40), floats(rng, 1, 30)
+    with narrowpass.load(model, BACKEND, threads=1, cache=False) as program:
+        expected = program.run({"a": a, "c": c})["y"]
+        alone = [program.run({"a": row[None], "c": c})["y"] for row in a]
+        np.testing.assert_array_equal(np.concatenate(alone), expected)
+
+
 ATTENTION = """
 <ir_version: 9, opset_import: ["" : 20]>
 attention (float[B, H, N, D] q, float[B, H, M, D] k, float[B, H, M, D] v) => (float[B, H, N, D] y)

@@ -2,11 +2,13 @@
 
 A residual that is known to have the shape of the result is fused. One whose sizes are known only at
 run time may have to be broadcast, which kernels do not support: then the kernel skips it, and
-`IfBroadcast` operations after it apply it. These are views of the result if shapes are equal.
+`IfBroadcast` operations after it apply it. These are views of the result if shapes are equal. A
+backend that is deterministic fuses none of these.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,6 +111,11 @@ def emit(
         operands: all but the residual.
         perm: layout of the result.
     """
+    if not op.residual_fits and builder.numerics.deterministic:
+        # With equal shapes it would be added to accumulators, with others to what was rounded.
+        plain = dataclasses.replace(computation, epilogue=PLAIN, fits=True)
+        emit_separately(op, builder, plain, operands, perm)
+        return
     slot = builder.new(op.output)
     other = None if op.residual is None else builder.slot_of(op.residual, perm)
     inputs = operands if other is None else [*operands, other]
