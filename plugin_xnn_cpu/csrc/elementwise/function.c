@@ -29,6 +29,8 @@
 #define NP_FUNCTION_ACOSH 24
 #define NP_FUNCTION_ATANH 25
 #define NP_FUNCTION_ELU 26
+#define NP_FUNCTION_SIN 27
+#define NP_FUNCTION_COS 28
 
 /* out[i] = function(x[i]), with up to two parameters. */
 struct np_function_params {
@@ -70,6 +72,8 @@ NP_FUNCTION_OF(each_thresholded, x > alpha ? x : 0.0f)
 NP_FUNCTION_OF(each_shrink, shrink_of(x, alpha, beta))
 NP_FUNCTION_OF(each_hard_sigmoid, hard_sigmoid_of(x, alpha, beta))
 NP_FUNCTION_OF(each_swish, swish_of(x, alpha))
+NP_FUNCTION_OF(each_sin_near, sin_near(x))
+NP_FUNCTION_OF(each_cos_near, cos_near(x))
 NP_FUNCTION_OF(each_tan_near, tan_near(x))
 NP_FUNCTION_OF(each_asin, asin_of(x))
 NP_FUNCTION_OF(each_acos, acos_of(x))
@@ -82,16 +86,29 @@ NP_FUNCTION_OF(each_atanh, atanh_of(x))
 NP_FUNCTION_OF(each_elu, elu_of(x, alpha))
 
 /* Arguments whose multiples of half of pi are not exact in double are left to the C library. */
-static void each_tan(np_job *job, size_t start, size_t count) {
+NP_INLINE void periodic(np_job *job, size_t start, size_t count, np_tile *near,
+                        float (*function)(float)) {
   const float *in = (const float *)job->inputs[0] + start;
   float *out = (float *)job->out + start;
   size_t i = 0;
   while (i < count && fabsf(in[i]) <= 1e5f) i++;
   if (i == count) {
-    each_tan_near(job, start, count);
+    near(job, start, count);
     return;
   }
-  for (size_t j = 0; j < count; j++) out[j] = tanf(in[j]);
+  for (size_t j = 0; j < count; j++) out[j] = function(in[j]);
+}
+
+static void each_sin(np_job *job, size_t start, size_t count) {
+  periodic(job, start, count, each_sin_near, sinf);
+}
+
+static void each_cos(np_job *job, size_t start, size_t count) {
+  periodic(job, start, count, each_cos_near, cosf);
+}
+
+static void each_tan(np_job *job, size_t start, size_t count) {
+  periodic(job, start, count, each_tan_near, tanf);
 }
 
 int np_function(np_job *job) {
@@ -100,7 +117,7 @@ int np_function(np_job *job) {
       each_inverse_root, each_erf,         each_softplus, each_softsign,     each_selu,  each_celu,
       each_mish,         each_thresholded, each_shrink,   each_hard_sigmoid, each_swish, each_tan,
       each_asin,         each_acos,        each_atan,     each_sinh,         each_cosh,  each_asinh,
-      each_acosh,        each_atanh,       each_elu,
+      each_acosh,        each_atanh,       each_elu,      each_sin,          each_cos,
   };
   const struct np_function_params *p = job->params;
   /* The logistic function counts on powers of e to vanish; for the others all numbers count. */

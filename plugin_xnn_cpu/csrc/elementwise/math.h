@@ -2,7 +2,7 @@
  * that become vector code.
  *
  * Errors, in units in the last place of the result: erf 1.3, softplus 3.4, softsign 1.5, selu 1.5,
- * celu 1.0, mish and swish 4.3. tan up to 10^5, asin, acos, atan, sinh, cosh, asinh, acosh and
+ * celu 1.0, mish and swish 4.3. sin, cos and tan up to 10^5, asin, acos, atan, sinh, cosh, asinh, acosh and
  * atanh are computed in double and rounded once: 0.51. tests/test_math_functions.py checks them. */
 #pragma once
 
@@ -201,20 +201,40 @@ NP_INLINE float atanh_of(float x) {
   return t < 1.0 ? with_sign_of(y, x) : t == 1.0 ? with_sign_of(INFINITY, x) : NAN;
 }
 
-/* A part of half of pi in 33 bits, so that multiples of it up to 2^20 are exact, and the rest. */
-NP_INLINE float tan_near(float x) {
+/* The sine and the cosine of x up to 10^5 less the nearest multiple n of half of pi; returns n. Of
+ * half of pi a part has 33 bits, so that its multiples up to 2^20 are exact. */
+NP_INLINE int32_t sine_and_cosine(float x, double *sine, double *cosine) {
   const double n = rint((double)x * 0.6366197723675814);
   const double r = ((double)x - n * 1.57079632673412561417e+00) - n * 6.07710050650619224932e-11;
   const double s = r * r;
   const double a =
       NP_POLYNOMIAL5(s, -0.16666666666630245, 0.008333333325063353, -0.00019841263721243369,
                      2.7555338135014421e-06, -2.476034702154282e-08);
-  const double sine = r + r * s * a;
   const double b =
       NP_POLYNOMIAL5(s, -0.49999999999488942, 0.041666666553343078, -0.0013888880654803425,
                      2.4798959745139921e-05, -2.7174717720162091e-07);
-  const double cosine = 1.0 + s * b;
-  const int odd = (int32_t)n & 1;
+  *sine = r + r * s * a;
+  *cosine = 1.0 + s * b;
+  return (int32_t)n;
+}
+
+NP_INLINE float tan_near(float x) {
+  double sine, cosine;
+  const int odd = sine_and_cosine(x, &sine, &cosine) & 1;
   return with_sign_of((float)(odd ? -cosine / sine : sine / cosine),
                       (float)(odd ? -cosine * sine : sine * cosine));
+}
+
+NP_INLINE float sin_near(float x) {
+  double sine, cosine;
+  const int32_t n = sine_and_cosine(x, &sine, &cosine);
+  const double found = n & 1 ? cosine : sine;
+  return x == 0.0f ? x : (float)(n & 2 ? -found : found); /* -0 stays */
+}
+
+NP_INLINE float cos_near(float x) {
+  double sine, cosine;
+  const int32_t n = sine_and_cosine(x, &sine, &cosine);
+  const double found = n & 1 ? sine : cosine;
+  return (float)((n + 1) & 2 ? -found : found);
 }

@@ -37,11 +37,9 @@ from narrowpass_xnn_cpu.native import kernels
 
 _UNARY = {
     "Ceil": "ceiling",
-    "Cos": "cosine",
     "Floor": "floor",
     "HardSwish": "hardswish",
     "Round": "bankers_rounding",
-    "Sin": "sine",
     "Tanh": "tanh",
     "square": "square",
     "rsqrt": "reciprocal_square_root",
