@@ -16,7 +16,8 @@ from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
 RNG = np.random.default_rng(31)
 WEIGHTS = f"{'' if upcast_is_faster() else 'xnn '}fully connected in int8 (weights)"
-ROWS = f"{'' if target.current().int8_is_own else 'xnn '}fully connected in int8 (rows too)"
+OURS = target.current().int8_is_own or not target.current().has_fma
+ROWS = f"{'' if OURS else 'xnn '}fully connected in int8 (rows too)"
 
 
 def quantized_matmul(
