@@ -111,3 +111,17 @@ class Opsets:
         name = node.name or next((value.name for value in node.outputs if value.name), "") or ""
         function = self._functions.get(node)
         return name if function is None else f"{function.name}/{name}"
+
+
+def reserve_name(name: str, taken: set[str | None]) -> str:
+    """Return `name`, with a number behind it if it is in use, and mark it as used.
+
+    Args:
+        name: that is wanted.
+        taken: the names in use, of values or nodes; the one returned is added.
+    """
+    chosen, number = name, 1
+    while chosen in taken:
+        chosen, number = f"{name}.{number}", number + 1
+    taken.add(chosen)
+    return chosen

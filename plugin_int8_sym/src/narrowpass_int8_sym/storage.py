@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from narrowpass_int8_sym.weights import Array, QuantizedTensor
 from narrowpass_ir.constants import constant_tensor
-from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_ir.subgraphs import nested_graphs, reserve_name
 
 
 def taken_names(model: ir.Model) -> set[str | None]:
@@ -112,12 +112,3 @@ def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     )
     graph.initializers[tensor.name or ""] = value
     return value
-
-
-def reserve_name(name: str, taken: set[str | None]) -> str:
-    """Return `name`, with a number if it is in use, and mark it as used."""
-    chosen, number = name, 1
-    while chosen in taken:
-        chosen, number = f"{name}.{number}", number + 1
-    taken.add(chosen)
-    return chosen

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass_int8_sym.storage import drop_unread, reserve_name
+from narrowpass_int8_sym.storage import drop_unread
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import reserve_name
 
 FLOAT = ir.DataType.FLOAT
 

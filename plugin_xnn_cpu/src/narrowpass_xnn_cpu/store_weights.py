@@ -14,7 +14,7 @@ from narrowpass.errors import PassError
 from narrowpass.runtime.processors import usable_processors
 from narrowpass_ir.errors import UpgradeError
 from narrowpass_ir.io import ConvertedTensor, rounding
-from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_ir.subgraphs import nested_graphs, reserve_name
 from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_ir.upgrading import upgrade
 
@@ -177,20 +177,12 @@ def _is_weight(value: ir.Value) -> bool:
     return False
 
 
-def _unique(name: str, taken: set[str | None]) -> str:
-    chosen, number = name, 1
-    while chosen in taken:
-        chosen, number = f"{name}.{number}", number + 1
-    taken.add(chosen)
-    return chosen
-
-
 def _store(value: ir.Value, dtype: ir.DataType, taken: set[str | None]) -> int:
     """Convert an initializer and add a Cast to float32 for its users; return the bytes saved."""
     graph, tensor, name = value.graph, value.const_value, value.name
     if graph is None or tensor is None or name is None:
         raise PassError(f"initializer {name!r} is in no graph")
-    wide_name = _unique(f"{name}.float32", taken)
+    wide_name = reserve_name(f"{name}.float32", taken)
     narrow = ir.Value(
         name=name,
         shape=value.shape,
@@ -203,7 +195,7 @@ def _store(value: ir.Value, dtype: ir.DataType, taken: set[str | None]) -> int:
         [narrow],
         attributes={"to": int(ir.DataType.FLOAT)},
         outputs=[wide],
-        name=_unique(f"{wide_name}/Cast", taken),
+        name=reserve_name(f"{wide_name}/Cast", taken),
     )
     value.replace_all_uses_with(wide)
     del graph.initializers[name]

@@ -138,6 +138,16 @@ def check(
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
 
+SIZES = {
+    "units": UNITS,
+    "rows": ROWS,
+    "steps": (1, 2, 4),
+    "kind": tuple(GATES),
+    "way": ("forward", "reverse", "both"),
+    "more": (False, True),
+}
+
+
 def cell_of(kind, directions, backwards):
     functions = [[Activation(name) for name in USUAL[kind]]] * directions
     return Cell(kind, functions, backwards=backwards)
@@ -145,12 +155,7 @@ def cell_of(kind, directions, backwards):
 
 @CASES.of(
     "NP_RECURRENT",
-    units=UNITS,
-    rows=ROWS,
-    steps=(1, 2, 4),
-    kind=tuple(GATES),
-    way=("forward", "reverse", "both"),
-    more=(False, True),
+    **SIZES,
     target=("avx2", "best"),
 )
 def recurrent(kernel, units, rows, steps, kind, way, more, target):
@@ -176,12 +181,7 @@ def quantized(state):
 
 @CASES.of(
     "NP_RECURRENT",
-    units=UNITS,
-    rows=ROWS,
-    steps=(1, 2, 4),
-    kind=tuple(GATES),
-    way=("forward", "reverse", "both"),
-    more=(False, True),
+    **SIZES,
     zeros=(False, True),
     target=("plain", "avx2", "best"),
 )

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from narrowpass_int8_sym.storage import reserve_name
 from narrowpass_ir.io import ConvertedTensor
-from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_ir.subgraphs import nested_graphs, reserve_name
 
 FLOAT = ir.DataType.FLOAT
 

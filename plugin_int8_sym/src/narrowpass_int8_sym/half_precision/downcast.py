@@ -17,10 +17,10 @@ from narrowpass_int8_sym.half_precision.casts import (
     remove,
     replace_output,
 )
-from narrowpass_int8_sym.storage import add_initializer, reserve_name, taken_names
+from narrowpass_int8_sym.storage import add_initializer, taken_names
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.io import ConvertedTensor
-from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_ir.subgraphs import nested_graphs, reserve_name
 
 _EPILOGUE = frozenset(
     {"Add", "Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Tanh"}

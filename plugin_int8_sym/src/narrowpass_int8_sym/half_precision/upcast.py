@@ -16,10 +16,10 @@ from narrowpass_int8_sym.half_precision.casts import (
     remove,
     replace_output,
 )
-from narrowpass_int8_sym.storage import add_initializer, drop_unread, reserve_name, taken_names
+from narrowpass_int8_sym.storage import add_initializer, drop_unread, taken_names
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.inference import inferred
-from narrowpass_ir.subgraphs import nested_graphs, subgraphs
+from narrowpass_ir.subgraphs import nested_graphs, reserve_name, subgraphs
 
 _TYPED = frozenset({"dtype", "output_dtype", "to", "value"})
 """Attributes that set, or imply, the type of a result."""

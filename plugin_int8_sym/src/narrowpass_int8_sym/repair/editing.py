@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_int8_sym.repair.quantization import FLOAT, Array, Quantization
-from narrowpass_int8_sym.storage import add_initializer, reserve_name, taken_names
+from narrowpass_int8_sym.storage import add_initializer, taken_names
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import reserve_name
 
 _SHARED = 4096
 """The largest size of constants that are shared if equal."""

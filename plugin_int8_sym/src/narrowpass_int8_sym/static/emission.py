@@ -18,10 +18,10 @@ from narrowpass_int8_sym.storage import (
     add_initializer,
     add_quantized_weight,
     drop_unread,
-    reserve_name,
     taken_names,
 )
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import reserve_name
 
 Array = np.ndarray[Any, Any]
 

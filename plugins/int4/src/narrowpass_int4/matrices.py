@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import reserve_name
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 """Types of weights that are quantized."""
@@ -186,9 +187,9 @@ def _transposed(like: ir.Node, value: ir.Value, taken: set[str | None]) -> ir.Va
             return use.node.outputs[0]
     before = like.outputs[0]
     result = ir.Value(
-        name=unique(f"{value.name}.transposed", taken), shape=before.shape, type=value.type
+        name=reserve_name(f"{value.name}.transposed", taken), shape=before.shape, type=value.type
     )
-    label = unique(f"{value.name}/Transpose", taken)
+    label = reserve_name(f"{value.name}/Transpose", taken)
     node = ir.node("Transpose", [value], {"perm": (1, 0)}, outputs=[result], name=label)
     if like.graph is not None:
         like.graph.insert_after(like, node)
@@ -274,15 +275,6 @@ def _label(node: ir.Node) -> str:
 def label_of(node: ir.Node) -> str:
     """Name a node for reports: by its outputs if it has no name."""
     return node.name or next((value.name for value in node.outputs if value.name), "") or ""
-
-
-def unique(name: str, taken: set[str | None]) -> str:
-    """Return a name that nobody has yet, like the one that is passed, and add it to `taken`."""
-    chosen, number = name, 1
-    while chosen in taken:
-        chosen, number = f"{name}.{number}", number + 1
-    taken.add(chosen)
-    return chosen
 
 
 def outputs_of(dims: tuple[int, ...], axis: int) -> int:

@@ -251,9 +251,9 @@ def time_of(found: object) -> float:
     Raises:
         ValueError: they are none.
     """
-    if type(found) not in (int, float) or not 0.0 <= found < _LATEST:  # type: ignore[operator]
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0.0 <= found < _LATEST:
         raise ValueError(f"{found!r:.60} is no time")
-    return float(found)  # type: ignore[arg-type]
+    return float(found)
 
 
 def numbers_of(found: object) -> tuple[float, ...]:

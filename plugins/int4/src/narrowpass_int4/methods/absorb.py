@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_int4.matrices import drop_unread, unique
+from narrowpass_int4.matrices import drop_unread
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import reserve_name
 
 Array = np.ndarray[Any, Any]
 
@@ -147,7 +148,7 @@ def divide(divisor: Divisor, factors: Array, taken: set[str | None]) -> None:
     shape[divisor.axis] = -1
     array = tensor.numpy()
     divided = (array.astype(np.float32) / factors.reshape(shape)).astype(array.dtype)
-    name = unique(f"{before.name}.divided", taken)
+    name = reserve_name(f"{before.name}.divided", taken)
     value = ir.Value(
         name=name,
         shape=ir.Shape(divided.shape),

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from narrowpass_int4.matrices import Matrix, drop_unread, unique
+from narrowpass_int4.matrices import Matrix, drop_unread
 from narrowpass_int4.storage.packing import Packed
 from narrowpass_int4.storage.spool import Buffer
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import reserve_name
 
 MICROSOFT = "com.microsoft"
 
@@ -63,7 +64,7 @@ class Emitter:
         if packed.zeros is not None:
             inputs.append(self._initializer(graph, packed, "zeros", shape, f"{name}.zero_point"))
         result = ir.Value(
-            name=unique(f"{name}.dequantized", self._taken),
+            name=reserve_name(f"{name}.dequantized", self._taken),
             shape=ir.Shape(dims),
             type=ir.TensorType(kind),
         )
@@ -72,7 +73,7 @@ class Emitter:
             inputs,
             attributes=attributes,
             outputs=[result],
-            name=unique(f"{name}/DequantizeLinear", self._taken),
+            name=reserve_name(f"{name}/DequantizeLinear", self._taken),
         )
         self._prepend(graph, node)
         return result
@@ -96,7 +97,7 @@ class Emitter:
 
         def value(suffix: str, dtype: ir.DataType) -> ir.Value:
             return ir.Value(
-                name=unique(f"{label}.{suffix}", self._taken), type=ir.TensorType(dtype)
+                name=reserve_name(f"{label}.{suffix}", self._taken), type=ir.TensorType(dtype)
             )
 
         gathered, scale = value("int8", ir.DataType.INT8), value("scale", kind)
@@ -114,14 +115,14 @@ class Emitter:
                 [gathered],
                 attributes={"to": int(kind)},
                 outputs=[cast],
-                name=unique(f"{label}/Cast", self._taken),
+                name=reserve_name(f"{label}/Cast", self._taken),
             ),
-            ir.node("Mul", [cast, scale], name=unique(f"{label}/Mul", self._taken)),
+            ir.node("Mul", [cast, scale], name=reserve_name(f"{label}/Mul", self._taken)),
         ]
         self.replace(node, parts)
 
     def _label(self, name: str) -> str:
-        return unique(f"{name}/Gather", self._taken)
+        return reserve_name(f"{name}/Gather", self._taken)
 
     def matmul_nbits(
         self, matrix: Matrix, packed: Packed, bias: ir.Value | None, level: int
@@ -159,7 +160,7 @@ class Emitter:
             inputs,
             attributes,
             domain=MICROSOFT,
-            name=node.name or unique(f"{name}/MatMulNBits", self._taken),
+            name=node.name or reserve_name(f"{name}/MatMulNBits", self._taken),
         )
         self._model.opset_imports.setdefault(MICROSOFT, 1)
         self.replace(node, [emitted])
@@ -194,7 +195,7 @@ class Emitter:
             inputs,
             attributes,
             domain=MICROSOFT,
-            name=node.name or unique(f"{name}/GatherBlockQuantized", self._taken),
+            name=node.name or reserve_name(f"{name}/GatherBlockQuantized", self._taken),
         )
         self._model.opset_imports.setdefault(MICROSOFT, 1)
         self.replace(node, [emitted])
@@ -213,14 +214,14 @@ class Emitter:
         if stored in self._wide:
             return self._wide[stored]
         kind = ir.DataType.from_numpy(grid.weight_dtype)
-        label = unique(f"{name}.scale.{kind.name.lower()}", self._taken)
+        label = reserve_name(f"{name}.scale.{kind.name.lower()}", self._taken)
         wide = ir.Value(name=label, shape=ir.Shape(shape), type=ir.TensorType(kind))
         node = ir.node(
             "Cast",
             [stored],
             attributes={"to": int(kind)},
             outputs=[wide],
-            name=unique(f"{name}/Cast", self._taken),
+            name=reserve_name(f"{name}/Cast", self._taken),
         )
         self._prepend(graph, node)
         self._wide[stored] = wide
@@ -246,7 +247,7 @@ class Emitter:
             kind = ir.DataType.from_numpy(packed.grid.weight_dtype)
         else:
             kind = packed.kind
-        value = add_initializer(graph, buffer.tensor(kind, shape, unique(name, self._taken)))
+        value = add_initializer(graph, buffer.tensor(kind, shape, reserve_name(name, self._taken)))
         self._known[buffer, shape] = value
         return value
 
@@ -273,7 +274,7 @@ class Emitter:
             if output is result:
                 graph.outputs[place] = new
         name = result.name
-        result.name = unique(f"{name}.before", self._taken)
+        result.name = reserve_name(f"{name}.before", self._taken)
         new.name = name
         graph.remove(node, safe=True)
 

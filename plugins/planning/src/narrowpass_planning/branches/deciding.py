@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.inference import infer
-from narrowpass_planning.branches.inlining import branches, names_of, take_out, unique
+from narrowpass_ir.subgraphs import reserve_name
+from narrowpass_planning.branches.inlining import branches, names_of, take_out
 from narrowpass_planning.graph.facts import Array, Facts
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_planning.graph.repeatable import repeatable
@@ -194,7 +195,7 @@ class _Deciding:
 
     def _guard(self, node: ir.Node, condition: ir.Value, label: str, taken: bool) -> ir.Node:
         attributes = [ir.AttrString("label", label), ir.AttrInt64("taken", int(taken))]
-        output = ir.Value(name=unique(f"{label}/decided", self._names))
+        output = ir.Value(name=reserve_name(f"{label}/decided", self._names))
         return ir.Node(
             OUR_DOMAIN, GUARD, [condition], attributes, outputs=[output], name=node.name or label
         )
@@ -227,4 +228,4 @@ class _Deciding:
 
     def _label(self, node: ir.Node) -> str:
         """Name an If: a result of an inner one may take the name of that of an outer one."""
-        return unique(next(v.name or "" for v in node.outputs if v.name), self._labels)
+        return reserve_name(next(v.name or "" for v in node.outputs if v.name), self._labels)

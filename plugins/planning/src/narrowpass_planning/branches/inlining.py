@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_ir.subgraphs import nested_graphs, reserve_name
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,13 @@ def take_out(branch: ir.Graph, label: str, names: set[str | None]) -> Branch:
     clone.initializers.clear()
     for value in (*weights, *(value for node in nodes for value in node.outputs)):
         if value.name:
-            value.name = unique(f"{label}/{value.name}", names)
+            value.name = reserve_name(f"{label}/{value.name}", names)
     return Branch(nodes, weights, results)
 
 
 def names_of(graph: ir.Graph) -> set[str | None]:
     """Return the names of all values of a graph and of those in it."""
     return {value.name for inner in nested_graphs(graph) for value in _values(inner)}
-
-
-def unique(name: str, taken: set[str | None]) -> str:
-    """Return a name that is not taken, and take it."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}.{number}"
-    taken.add(found)
-    return found
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
