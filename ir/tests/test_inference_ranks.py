@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from narrowpass_ir.inference import infer
+from narrowpass_ir.inference import infer, inferred
 
 
 @pytest.mark.parametrize("operator", ["GreaterOrEqual", "LessOrEqual"])
@@ -63,3 +63,16 @@ def test_deprecated_operators_are_not_inferred():
     model = ir.from_proto(parser.parse_model(text))
     infer(model)
     assert len(model.graph.outputs[0].shape or ()) == 4
+
+
+def test_a_value_in_the_place_of_an_output_has_what_the_output_declared():
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2, 3] x) => (float[n, m] y) { y = Relu(x) }"""
+    model = ir.from_proto(parser.parse_model(text))
+    (before,) = model.graph.outputs
+    with inferred(model):
+        assert before.shape == ir.Shape([2, 3])
+        after = ir.val("z", dtype=ir.DataType.FLOAT, shape=before.shape)
+        model.graph.append(ir.node("Abs", list(model.graph.inputs), outputs=[after]))
+        model.graph.outputs[0] = after
+    assert after.shape == ir.Shape(["n", "m"])

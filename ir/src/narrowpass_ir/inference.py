@@ -72,8 +72,10 @@ def inferred(model: ir.Model) -> Iterator[None]:
     """Let values have types and shapes for a while; see `infer`, subgraphs and functions included.
 
     Afterwards a value that declared none has none again, and one that did has what it declared,
-    unless another type has been written to it meanwhile.
+    unless another type has been written to it meanwhile. A value that took the place of an output
+    of the model has the shape that the output declared.
     """
+    outputs = [(value, value.shape) for value in model.graph.outputs]
     values = [*_values(model.graph)]
     for function in model.functions.values():
         values += [*function.inputs, *_values(function.graph)]
@@ -87,6 +89,9 @@ def inferred(model: ir.Model) -> Iterator[None]:
             if value.type == known or kind is None:
                 value.type = kind
             value.shape = shape
+        for value, (replaced, shape) in zip(model.graph.outputs, outputs, strict=False):
+            if value is not replaced:
+                value.shape = shape
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

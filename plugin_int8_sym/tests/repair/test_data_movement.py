@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import parser
 from repair_kit import FEEDS, IMAGE, floats, integers, model, node, pair, repaired, same
 
 from narrowpass.runtime.quantization import QuantizationSpec
@@ -124,3 +125,17 @@ class TestMoves:
         }
         proto = model(nodes, {"x": IMAGE}, {"y": [None] * 4}, known)
         assert not repaired(proto, QuantizationSpec()).modified
+
+
+@pytest.mark.parametrize("moved", ["Gather(c, at)", "Unsqueeze(c, at)"])
+def test_an_output_behind_a_move_keeps_what_it_declares(moved):
+    """The value that takes its place is known in full where the output declares nothing."""
+    dims = "?, ?, ?, ?" + (", ?" if moved.startswith("Uns") else "")
+    proto = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+    g (int64[1] at) => (int8[{dims}] y)
+    <int8[2, 1, 1, 1] x = {{91, -117}}, int8[2, 1, 1, 1] w = {{8, -32}}, float xs = {{0.08}},
+     int8 xz = {{3}}, float ws = {{0.06}}, int8 wz = {{0}}, float ys = {{4.3}}, int8 yz = {{7}}>
+    {{ c = QLinearConv(x, xs, xz, w, ws, wz, ys, yz) y = {moved} }}""")
+    found = repaired(proto)
+    assert found.modified
+    same(found, {"at": np.zeros(1, np.int64)}, steps=1)

@@ -143,22 +143,24 @@ def test_division_after_it_is_its_scale():
     assert_near(got * 8, x, y)
 
 
+@pytest.mark.parametrize("beta", [1, 0, -2.5])
 @pytest.mark.parametrize("added", ["", "[9]", "[1]", "[5, 9]", "[5, 1]"])
 @pytest.mark.parametrize("turned", [(0, 0), (1, 0), (0, 1), (1, 1)])
-def test_gemm_of_computed_matrices(turned, added):
+def test_gemm_of_computed_matrices(turned, added, beta):
     x, y = floats(5, 7), floats(7, 9)
     shapes = [(7, 5) if turned[0] else (5, 7), (9, 7) if turned[1] else (7, 9)]
     third = f", float{added} c" if added else ""
     text = f"""g (float{list(shapes[0])} x, float{list(shapes[1])} y{third}) => (float[5, 9] z) {{
-        z = Gemm <alpha = 0.5, transA = {turned[0]}, transB = {turned[1]}>
+        z = Gemm <alpha = 0.5, beta = {float(beta)}, transA = {turned[0]}, transB = {turned[1]}>
             (x, y{", c" if added else ""}) }}"""
     feeds = {"x": x.T.copy() if turned[0] else x, "y": y.T.copy() if turned[1] else y}
     exact = 0.5 * np.matmul(x, y, dtype=np.float64)
     if added:
         feeds["c"] = floats(*(int(n) for n in added.strip("[]").split(",")))
-        exact = exact + feeds["c"]
+        exact = exact + beta * feeds["c"]
     with load(text) as program:
         got = program.run(feeds)["z"]
+        assert "Gemm" not in {plan.op_type for plan in program.explain() if plan.reason}
     assert np.abs(got - exact).max() < 1e-5 * np.abs(exact).max()
 
 

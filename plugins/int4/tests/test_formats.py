@@ -467,3 +467,17 @@ def test_dynamic_activations_let_attention_be_rounded():
 def test_attention_of_models_without_weights_of_few_bits_is_left():
     text = "int4{activations=dynamic,red=[op:MatMul]}"
     assert not requests_of(rewritten(attending(), text).graph)
+
+
+@pytest.mark.parametrize("shape", [(1, 24, 8), (1, 1, 24, 8), (1, 24, 1)], ids=str)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_stack_of_one_matrix_has_scales_by_column(shape, block):
+    weight = floats(*shape)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    proto = model(nodes, {"x": [5, 24]}, {"y": [None] * len(shape)}, {"w": weight})
+    after = rewritten(proto, f"int4{{block={block},green=[*],{INT4}}}")
+    x = floats(5, 24)
+    expected = x @ weight
+    found = run(after, {"x": x})
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= 0.3 * np.abs(expected).max()

@@ -224,3 +224,17 @@ def test_slices_of_several_axes():
     as_onnxruntime("Slice", [x, *given])
     as_onnxruntime("Slice", [x, *given[:3]])
     as_onnxruntime("Slice", [x, *given[:2]])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", [np.float32, HALF, np.int64])
+def test_one_hot_returns_the_values_themselves(axis, dtype):
+    """Off plus the difference of both is another number in narrow types."""
+    values = np.array([-1.0732421875, 1.171875]) * (1000 if dtype == np.int64 else 1)
+    indices = np.array([[3, 3, -2], [-5, 4, 7]])
+    operands = [indices, np.array(5), values.astype(dtype)]
+    (got,) = evaluate("OneHot", operands, axis=axis)
+    assert got.dtype == dtype
+    assert set(got.ravel().tolist()) == set(values.astype(dtype).tolist())
+    if dtype != HALF:  # onnxruntime has no kernel for it
+        as_onnxruntime("OneHot", operands, axis=axis)

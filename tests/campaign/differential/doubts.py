@@ -57,6 +57,7 @@ EVALUATOR: Mapping[str, Doubt] = {
     "Mean": Doubt("keeps the shape of the first operand"),
     "MeanVarianceNormalization": Doubt("takes the variance from the difference of two squares"),
     "Normalizer": Doubt("returns the type of the operand", types=("double", "int32", "int64")),
+    "OneHot": Doubt("multiplies the difference of both values, which rounds"),
     "OneHotEncoder": Doubt("looks floats up as they are, where they are to be cut off"),
     "RNN": Doubt("ignores lengths, activations, clipping and directions"),
     "RMSNormalization": Doubt("computes in the type of the data, not in float32"),

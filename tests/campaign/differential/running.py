@@ -38,7 +38,8 @@ def run_case(
         return
     _count(counts, _word(verdict))
     if subjects is None:
-        always, turns = available()
+        always, chosen = available()
+        turns = [s for s in chosen if not s.calibrated or _calibrates(case)]
         # By chance: in turn, each operator would meet the same few of them.
         drawn = random.Random(f"subject {seed}")
         subjects = [*always, *([drawn.choice(turns)] if turns else [])]
@@ -74,6 +75,11 @@ class Sizes:
                 if agree and _has_ranks(verdict.values, self.case):
                     self._judged.append((feeds, verdict))
         return self._judged
+
+
+def _calibrates(case: Case) -> bool:
+    """Report whether ranges can be measured: on elements, which are the same in each round."""
+    return is_fixed(case) and all(array.size for array in case.feeds.values())
 
 
 def _has_ranks(values: Values, case: Case) -> bool:

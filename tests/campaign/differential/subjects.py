@@ -123,8 +123,8 @@ PIPELINES = (
     Subject("int8, dynamic", STEADY, 2, DYNAMIC, 0.1, rows=True, levels=True),
     Subject("int8 weights", STEADY, 2, WEIGHTS, 0.1, rows=True, levels=True),
     Subject("int8, static", "xnn-cpu", 2, "fold,int8-sym{mode=static}", 0.12, calibrated=True),
-    Subject("int4", STEADY, 2, NARROW, 0.3, rows=True, levels=True),
-    Subject("int4, int8 rows", STEADY, 2, NARROW_ROWS, 0.3, rows=True, levels=True),
+    Subject("int4", STEADY, 2, NARROW, 0.4, rows=True, levels=True),
+    Subject("int4, int8 rows", STEADY, 2, NARROW_ROWS, 0.4, rows=True, levels=True),
     Subject("equalized", "xnn-cpu", pipeline="fold,equalize"),
     Subject("repaired", "xnn-cpu", pipeline="fold,repair-quantized{dynamic=keep}", target=True),
 )

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from folding_kit import fold, parse
+from folding_kit import fold, ops, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
@@ -189,3 +189,20 @@ N, M = named("N"), named("M")
 )
 def test_arithmetic_with_sizes(actual, expected):
     assert actual == expected
+
+
+@pytest.mark.parametrize("step", [1, -1, 2, -2, -3])
+@pytest.mark.parametrize("stop", [-(2**31), -4, -2, 0, 1, 3, 2**31 - 1])
+@pytest.mark.parametrize("start", [-(2**31), -4, -2, 0, 1, 3, 2**31 - 1])
+def test_slices_of_constants_from_anywhere(start, stop, step):
+    """Before the first element a negative step starts at the first one, as ONNX clamps it."""
+    proto = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+    g () => (int64[n] y)
+    <int64[3] c = {{7, 8, 9}}, int64[1] s = {{{start}}}, int64[1] e = {{{stop}}},
+     int64[1] t = {{{step}}}> {{ y = Slice(c, s, e, "", t) }}""")
+    places = [at + 3 if at < 0 else at for at in (start, stop)]
+    first, last = np.clip(places, *((0, -1), (2, 3)) if step < 0 else (0, 3))
+    after, _, _ = fold(proto)
+    assert "Slice" not in ops(after)
+    (found,) = ReferenceEvaluator(after).run(None, {})
+    assert found.tolist() == [7 + at for at in range(first, last, step)]

@@ -38,12 +38,6 @@ def _check_gemm(op: Op, facts: Facts) -> str | None:
         return reason
     if facts.rank(op.input(0)) != 2 or facts.rank(op.input(1)) != 2:
         return "its operands are not matrices"
-    if (
-        op.input(2) is not None
-        and op.get("beta", 1.0) != 1.0
-        and not facts.is_constant(op.input(2))
-    ):
-        return "a beta other than 1 is covered for constants only"
     return None
 
 
@@ -109,10 +103,14 @@ def _emit(
 
 
 def _scaled(builder: Builder, added: ir.Value, beta: np.float32) -> Slot:
-    """Return the slot of beta · C; beta is 1 unless C is constant."""
+    """Return the slot of beta · C."""
     if builder.facts.is_constant(added):
         return builder.constant_slot(added.name or "", builder.facts.wide(added) * beta)
-    return builder.slot_of(added)
+    slot = builder.slot_of(added)
+    if beta == 1:
+        return slot
+    factor = builder.constant_slot(f"{added.name}.beta", beta.astype(slot.dtype))
+    return builder.intermediate(Binary("multiply"), [slot, factor], added)
 
 
 def _add(op: Op, builder: Builder, slot: Slot, added: ir.Value | None, beta: np.float32) -> None:

@@ -104,8 +104,10 @@ def _slice(values: Operands, node: ir.Node) -> Elements | None:
         return None
     start, stop, step = starts[0], ends[0], steps[0]
     count = len(data.items)
-    if step < 0 and stop < -count:
-        return Elements(1, data.items[start:None:step])
+    if step < 0:
+        # Before the first element lies the first one, where Python's slices are empty.
+        first, last = max(start, -count), stop if stop >= -count else None
+        return Elements(1, data.items[first:last:step])
     return Elements(1, data.items[start:stop:step])
 
 

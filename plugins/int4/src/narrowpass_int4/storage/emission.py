@@ -52,7 +52,9 @@ class Emitter:
         if packed.blocks == 1 and layout.count == 1:
             others = [place for place in range(len(dims)) if place != axis]
             shape: tuple[int, ...] = (layout.outputs,)
-            attributes["axis"] = others[0]
+            # The axis of outputs stands behind those of a stack of one matrix, [1, K, N], and
+            # before the spatial ones of a Conv, [N, K, 1, 1].
+            attributes["axis"] = max(others, key=lambda place: dims[place])
         else:
             shape = (*dims[:axis], packed.blocks, *dims[axis + 1 :])
             attributes |= {"axis": axis, "block_size": packed.block}

@@ -127,6 +127,18 @@ class Slice(OpRun):
         return (data[tuple(places)],)
 
 
+class OneHot(OpRun):
+    """Takes both values as they are; onnx's multiplies their difference, which rounds."""
+
+    def _run(self, indices: Array, depth: Array, values: Array, axis: int = -1) -> tuple[Any, ...]:
+        count = int(depth.reshape(-1)[0])
+        rank = indices.ndim + 1
+        places = np.arange(count).reshape([-1 if a == axis % rank else 1 for a in range(rank)])
+        found = np.expand_dims(indices, axis % rank)
+        hot = np.where(found < 0, found + count, found) == places
+        return (np.where(hot, values[1:], values[:1]),)
+
+
 class NonMaxSuppression(OpRun):
     """Takes limits that are scalars or left out; onnx's wants each with one dimension."""
 
