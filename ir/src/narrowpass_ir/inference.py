@@ -39,6 +39,9 @@ _LIKE_INPUT = {"GroupNormalization", "MeanVarianceNormalization"}
 _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
+READS_TYPES = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch"})
+"""Operators of whose operands onnx's inference reads the types. Where one is unknown onnx 1.23 ends
+the process, unless a model is inferred node by node, which takes three to twenty times as long."""
 
 KNOWN_SHAPE = "narrowpass.known_shape"
 """In `ir.Value.meta`: the dimensions of a value, for those that inference does not find."""

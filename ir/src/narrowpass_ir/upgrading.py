@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from narrowpass_ir.errors import UpgradeError
-from narrowpass_ir.inference import inferred
+from narrowpass_ir.inference import READS_TYPES, inferred
 
 _FIRST_WITH_COORDINATES = 11
 """The operator set from which Resize says where samples lie."""
@@ -24,9 +24,6 @@ _FIRST_WITH_AXIS = 13
 
 _FIRST_WITH_ZEROS = 14
 """The operator set from which Reshape has ``allowzero``."""
-
-_READ_TYPES = frozenset({"EyeLike", "RegexFullMatch"})
-"""Operators whose inference in onnx 1.23 ends the process where the type of an input is unknown."""
 
 _SMALL = 4096
 """Bytes of a constant up to which the converter sees its elements: sizes, axes, scales."""
@@ -57,7 +54,7 @@ def upgrade(model: ir.Model, to: int) -> tuple[ir.Model, list[ir.Node]]:
         return model, []
     if model.functions:
         raise UpgradeError("models with functions cannot be upgraded; export with a newer set")
-    reading = any(node.op_type in _READ_TYPES for node in model.graph.all_nodes())
+    reading = any(node.op_type in READS_TYPES for node in model.graph.all_nodes())
     with inferred(model) if reading else contextlib.nullcontext():
         _refuse_problems(model, before, to)
     sampled = {
@@ -127,12 +124,12 @@ def _refuse_problems(model: ir.Model, before: int, to: int) -> None:
 
 def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
     """Return what the converter would get wrong about a node; empty for nothing."""
-    if node.domain:
-        return ""
-    if node.op_type in _READ_TYPES and any(
+    if node.op_type in READS_TYPES and any(
         value is not None and value.type is None for value in node.inputs
     ):
         return "onnx's converter reads the types of its inputs, and one is unknown"
+    if node.domain:
+        return ""
     if node.op_type == "Scan" and before < 9 <= to:
         return "its inputs were others before operator set 9"
     if node.op_type == "GroupNormalization" and before < 21 <= to:

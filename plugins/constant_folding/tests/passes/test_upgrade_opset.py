@@ -353,3 +353,25 @@ def test_an_output_that_is_an_initializer_stays_as_it_was_declared(rows):
     after_pass = upgraded(helper.make_model(graph, opset_imports=imports, ir_version=5))
     dims = after_pass.graph.output[1].type.tensor_type.shape.dim
     assert [dim.WhichOneof("value") for dim in dims] == [None, None]
+
+
+ENCODED = """<ir_version: 10, opset_import: ["": 15, "ai.onnx.ml": 4, "custom": 1]>
+g (int64[2, 2] x) => (float[n, m] y, int64[a, b] z) <int64 three = {{3}}>
+{{
+    v = {0} (x)
+    y = ai.onnx.ml.LabelEncoder
+        <default_float: float = -7.5, keys_int64s = [1, 3], values_floats = [0.5, 1.5]> (v)
+    z = Div (x, three)
+}}"""
+
+
+def test_encoders_behind_what_the_converter_has_no_type_of():
+    """onnx's converter reads the type of their operand, and ends the process where it has none."""
+    imputer = "ai.onnx.ml.Imputer <imputed_value_int64s = [3], replaced_value_int64: int = -1>"
+    proto = onnx.parser.parse_model(ENCODED.format(imputer))
+    bundle = narrowpass.build(proto, "upgrade-opset")
+    found = narrowpass.load(bundle, "reference").run({"x": np.array([[1, -1], [3, 7]])})
+    assert found["y"].tolist() == [[0.5, 1.5], [1.5, -7.5]]
+    assert found["z"].tolist() == [[0, 0], [1, 2]]
+    with pytest.raises(NarrowpassError, match=r"LabelEncoder .* one is unknown"):
+        narrowpass.build(onnx.parser.parse_model(ENCODED.format("custom.Unknown")), "upgrade-opset")

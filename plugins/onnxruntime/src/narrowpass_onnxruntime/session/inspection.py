@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from narrowpass_ir.inference import infer
+from narrowpass_ir.inference import READS_TYPES, infer
 from narrowpass_onnxruntime.session.metadata import (
     NO_VERSION,
     Dim,
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 OVERRIDABLE_SINCE = 4
 """Version of ONNX's format from which an initializer that is an input too may be overridden."""
-
-_READ_TYPES = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch"})
-"""Operators of whose operands onnx's inference reads the types. Where one is unknown it ends the
-process, unless a model is inferred node by node, which takes three to twenty times as long."""
 
 
 def interface_of(proto: onnx.ModelProto) -> Interface:
@@ -96,9 +92,9 @@ def _outputs(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
 
 
 def _reads_types(nodes: Iterable[onnx.NodeProto]) -> bool:
-    """Return whether onnx's inference of whole graphs may end the process: see `_READ_TYPES`."""
+    """Return whether onnx's inference of whole graphs may end the process: see `READS_TYPES`."""
     return any(
-        node.op_type in _READ_TYPES
+        node.op_type in READS_TYPES
         or any(
             _reads_types(graph.node) for each in node.attribute for graph in (each.g, *each.graphs)
         )
