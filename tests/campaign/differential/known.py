@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from differential.cases import Case
+from differential.elements import Array
 from differential.subjects import Finding
 from differential.upstream import Operation, operations
 
@@ -28,6 +31,7 @@ class Known:
         below: operator sets of ONNX below this one; None for all.
         types: of its first operand, "integers" for all of these; none for any.
         attributes: by name, the values that it may have; "" stands for one that is not written.
+        nan: whether NaN must be among the feeds of the case.
         subjects: a pattern that the subject's name must match.
         kinds: kinds of findings.
         message: a pattern that must be found in the message.
@@ -38,6 +42,7 @@ class Known:
     below: int | None
     types: frozenset[str]
     attributes: dict[str, list[Any]]
+    nan: bool
     subjects: str
     kinds: frozenset[str]
     message: str
@@ -49,6 +54,7 @@ class Known:
             re.fullmatch(self.subjects, finding.subject) is not None
             and finding.kind in self.kinds
             and re.search(self.message, finding.message) is not None
+            and (not self.nan or any(map(_has_nan, case.feeds.values())))
             and any(map(self._concerns, _concerned(case, finding)))
         )
 
@@ -59,6 +65,10 @@ class Known:
             and (not self.types or operation.dtype in self.types)
             and all((operation.attribute(n) or "") in v for n, v in self.attributes.items())
         )
+
+
+def _has_nan(array: Array) -> bool:
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 
 def _concerned(case: Case, finding: Finding) -> list[Operation]:
@@ -92,6 +102,7 @@ def known_findings() -> list[Known]:
                 below=entry.pop("below", None),
                 types=frozenset(types),
                 attributes=entry.pop("attributes", {}),
+                nan=entry.pop("nan", False),
                 subjects=entry.pop("subjects", ".*"),
                 kinds=frozenset(entry.pop("kinds")),
                 message=entry.pop("message"),

@@ -129,7 +129,7 @@ PIPELINES = (
     Subject("repaired", "xnn-cpu", pipeline="fold,repair-quantized{dynamic=keep}", target=True),
 )
 """One of them runs each case. Tolerances are well above what matmuls, convolutions and recurrent
-operators err by (0.002 in float16, 0.01 in int8, 0.11 in 4 bits, of the largest
+operators err by (0.002 in float16, 0.01 in int8, 0.33 in 4 bits, of the largest
 element), and below what a wrong operand does."""
 
 SUBJECTS = {subject.name: subject for subject in (*BACKENDS, *PIPELINES)}
