@@ -47,6 +47,9 @@ class Moved:
     def __exit__(self, *details):
         self.program.__exit__(*details)
 
+    def explain(self):
+        return self.program.explain()
+
     def run(self, feeds):
         found = self.program.run(feeds)
         if not self.when(feeds):

@@ -61,7 +61,7 @@ def test_what_was_found_stays_repaired(path):
     case = Case.load(path)
     assert judge(case.model, case.feeds, case.slack).candidates
     always, turns = available()
-    for subject in (*always, *turns):
+    for subject in (None, *always, *turns):
         assert findings_of(case, subject) == []
 
 

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
-from narrowpass_ir.inferred_types import apply_row_shapes, apply_type
+from narrowpass_ir.inferred_types import apply_row_shapes, apply_type, infer_node_types
 from narrowpass_ir.subgraphs import subgraphs as find_subgraphs
 
 _DATA = 1024
@@ -301,9 +301,7 @@ class _Inference:
                 if node.op_type == "Squeeze":
                     _sort_axes(proto)
             schema = onnx.defs.get_schema(proto.op_type, version, node.domain)
-            return onnx.shape_inference.infer_node_outputs(
-                schema, proto, types, data, opset_imports=self._imports
-            )
+            return infer_node_types(schema, proto, types, data, self._imports)
         return {}
 
     def _apply_rank(self, node: ir.Node, value: ir.Value) -> None:

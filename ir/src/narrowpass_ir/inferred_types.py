@@ -1,6 +1,8 @@
-"""Inferred types, written to the values of a model."""
+"""Types that ONNX infers, without its known errors, and how they are written to values."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +21,103 @@ _ROWS = {
 
 The last of these is of floats; a label's type follows from the schema.
 """
+
+
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_POOLS_REPAIRED = 22
+"""The first operator set of whose pools ONNX's inference leaves out those output pixels whose
+kernel begins beyond the image, as with a ``ceil_mode``."""
+
+
+def infer_node_types(
+    schema: onnx.defs.OpSchema,
+    node: onnx.NodeProto,
+    types: Mapping[str, onnx.TypeProto],
+    data: Mapping[str, onnx.TensorProto],
+    imports: Sequence[onnx.OperatorSetIdProto],
+) -> dict[str, onnx.TypeProto]:
+    """Return the types of a node's outputs, by name: those of onnx's inference, repaired.
+
+    What onnx 1.23 infers wrongly is inferred in another way, or has unknown dimensions: STFT
+    without ``onesided``, pools with ``ceil_mode`` below operator set 22, Attention with a past or
+    with unknown dimensions, and ConvTranspose with ``output_padding`` and an ``auto_pad`` of SAME.
+
+    Args:
+        schema: of the operator in the operator set that the model imports.
+        node: with names of `types` as inputs.
+        types: of the inputs, and of what subgraphs of the node read.
+        data: the elements of inputs that shapes may follow from.
+        imports: the operator sets of the model.
+
+    Raises:
+        onnx.shape_inference.InferenceError: the node contradicts the schema. Others of onnx's
+            errors, ValueError and RuntimeError are of nodes that it cannot read.
+    """
+    if not node.domain:
+        if node.op_type == "STFT":
+            node = _with_one_side(node)
+        elif node.op_type in _POOLS and _attribute(node, "ceil_mode"):
+            version = max(schema.since_version, _POOLS_REPAIRED)
+            schema = onnx.defs.get_schema(node.op_type, version)
+    found: dict[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
+        schema, node, dict(types), dict(data), opset_imports=list(imports)
+    )
+    if not node.domain:
+        if node.op_type == "Attention":
+            _forget_keys(node, types, found)
+        elif node.op_type == "ConvTranspose":
+            _forget_output_padding(node, found)
+    return found
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> object:
+    """Return the value of an attribute; None where it is not written."""
+    values = [attr for attr in node.attribute if attr.name == name]
+    return onnx.helper.get_attribute_value(values[0]) if values else None
+
+
+def _with_one_side(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Write ``onesided`` of STFT, which is 1 by default: the inference takes it for 0."""
+    if _attribute(node, "onesided") is not None:
+        return node
+    written = onnx.NodeProto()
+    written.CopyFrom(node)
+    written.attribute.append(onnx.helper.make_attribute("onesided", 1))
+    return written
+
+
+def _forget_keys(
+    node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], found: dict[str, onnx.TypeProto]
+) -> None:
+    """Forget sizes of Attention's outputs: an unknown size is taken for 0, a past for none.
+
+    The last axis of the result is that of V, and the last one of the scores the number of keys.
+    """
+
+    def is_known(index: int, axis: int) -> bool:
+        kind = types.get(node.input[index]) if index < len(node.input) else None
+        if kind is None or not kind.tensor_type.HasField("shape"):
+            return False
+        dims = kind.tensor_type.shape.dim
+        return bool(dims) and dims[axis].HasField("dim_value")
+
+    past = len(node.input) > 4 and node.input[4]
+    wrong = [] if is_known(2, -1) else [0]
+    if past or not is_known(1, -2):
+        wrong.append(3)
+    for index in wrong:
+        if index < len(node.output) and node.output[index] in found:
+            dims = found[node.output[index]].tensor_type.shape.dim
+            if dims:
+                dims[-1].Clear()
+
+
+def _forget_output_padding(node: onnx.NodeProto, found: dict[str, onnx.TypeProto]) -> None:
+    """Forget sizes to which an output padding was added that ``auto_pad`` takes off again."""
+    same = _attribute(node, "auto_pad") in (b"SAME_UPPER", b"SAME_LOWER")
+    if same and _attribute(node, "output_padding") and node.output[0] in found:
+        for dim in found[node.output[0]].tensor_type.shape.dim[2:]:
+            dim.Clear()
 
 
 def apply_type(value: ir.Value, proto: onnx.TypeProto) -> None:

@@ -21,6 +21,7 @@ PUBLIC_MODULES = (
     "narrowpass_ir.garbage",
     "narrowpass_ir.importing",
     "narrowpass_ir.inference",
+    "narrowpass_ir.inferred_types",
     "narrowpass_ir.io",
     "narrowpass_ir.io.steps",
     "narrowpass_ir.movement",

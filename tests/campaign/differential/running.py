@@ -13,6 +13,7 @@ import numpy as np
 from differential.bits import batched, digest, is_fixed, is_levelled, of_rows, other_bits
 from differential.cases import Case
 from differential.elements import Array
+from differential.inferring import wrong_shapes
 from differential.oracles import PHASE, Values, Verdict, difference, differences, judge
 from differential.rounding import is_rounding
 from differential.subjects import SUBJECTS, Finding, Subject, available, copies
@@ -37,6 +38,7 @@ def run_case(
         _count(counts, "cases that no oracle runs")
         return
     _count(counts, _word(verdict))
+    yield from wrong_shapes(case, verdict)
     if subjects is None:
         always, chosen = available()
         turns = [s for s in chosen if not s.calibrated or _calibrates(case)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from differential.bits import LEVELLED
 from differential.builder import random_case
 from differential.cases import Case
+from differential.inferring import wrong_shapes
 from differential.known import Known, known_findings, operators_of, reason_for
 from differential.oracles import PHASE, judge
 from differential.recipes import PATTERNS, QDQ, RECIPES
@@ -142,13 +143,18 @@ def _entry(
 
 def _same(case: Case, finding: Finding) -> bool:
     """Report whether a case fails as a finding says."""
-    return any(f.kind == finding.kind for f in findings_of(case, SUBJECTS[finding.subject]))
-
-
-def findings_of(case: Case, subject: Subject) -> list[Finding]:
-    """Return what is wrong with one subject on a case."""
     try:
-        verdict = judge(case.model, case.feeds, case.slack)
-        return list(run_subject(case, subject, verdict, {})) if verdict.candidates else []
+        found = findings_of(case, SUBJECTS.get(finding.subject))
     except Exception:  # noqa: BLE001  # a model that shrinking broke
+        return False
+    return any(f.kind == finding.kind for f in found)
+
+
+def findings_of(case: Case, subject: Subject | None) -> list[Finding]:
+    """Return what is wrong with one subject on a case, or with inferred shapes where it is None."""
+    verdict = judge(case.model, case.feeds, case.slack)
+    if not verdict.candidates:
         return []
+    if subject is None:
+        return list(wrong_shapes(case, verdict))
+    return list(run_subject(case, subject, verdict, {}))

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from narrowpass_constant_folding.evaluation.calls import Call
 from narrowpass_constant_folding.evaluation.operands import Array, Operand
 from narrowpass_constant_folding.graphs.schemas import schema_of
+from narrowpass_ir.inferred_types import infer_node_types
 
 _OPERAND_ELEMENTS = 1024
 """Larger inputs are data, not shapes, axes or repeats that a result's shape depends on."""
@@ -97,9 +98,7 @@ def _infer(call: Call, data: Mapping[str, Array]) -> dict[str, ResultType]:
     tensors = {name: onnx.numpy_helper.from_array(array, name) for name, array in data.items()}
     imports = [onnx.helper.make_opsetid(domain, number) for domain, number in call.opsets.items()]
     try:
-        types = onnx.shape_inference.infer_node_outputs(
-            schema, node, call.types(), tensors, opset_imports=imports
-        )
+        types = infer_node_types(schema, node, call.types(), tensors, imports)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
         return {}  # the evaluation raises the same error and reports it
     return {name: _result_type(proto) for name, proto in types.items()}

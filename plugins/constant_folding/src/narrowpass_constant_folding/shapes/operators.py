@@ -24,6 +24,7 @@ from narrowpass_constant_folding.shapes.types import (
     type_of,
 )
 from narrowpass_constant_folding.shapes.values import ShapeValues
+from narrowpass_ir.inferred_types import infer_node_types
 
 Array = np.ndarray[Any, Any]
 
@@ -207,9 +208,7 @@ def _run(
     }
     imports = [onnx.helper.make_opsetid(domain, number) for domain, number in opsets.items()]
     try:
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, proto, given, tensors, opset_imports=imports
-        )
+        found = infer_node_types(schema, proto, given, tensors, imports)
     except _REFUSALS as error:
         return " ".join(str(error).split())[:300]
     return tuple(from_proto(found[name]) if name in found else UNKNOWN for name in outputs)
