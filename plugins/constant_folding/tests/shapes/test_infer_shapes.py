@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from folding_kit import feeds_of, parse, run
+from folding_kit import feeds_of, fold, parse, run
 from hypothesis import given, settings
 from onnx.reference import ReferenceEvaluator
 from onnx_cases_kit import node_cases
@@ -224,3 +224,32 @@ def test_random_models_run_with_the_inferred_types(proto):
     assert ctx.counters["failed"] == ctx.counters["contradictions"] == 0
     with np.errstate(all="ignore"):
         check_against_runs(proto, model, [{}])
+
+
+@pytest.mark.parametrize("axes", [[0], [0, 1]])
+def test_a_scalar_unsqueezed_along_axes_that_are_fed(axes):
+    """They may be several: the result is no vector of one element then."""
+    declared = ",".join("?" * len(axes))
+    proto = parse(
+        f"""g (int64[K] axes, float[2, 3] x) => (int64[?] y, int64[{declared}] z)
+        {{ n = Size(x) u = Unsqueeze(n, axes) y = Shape(u) z = Add(u, u) }}"""
+    )
+    feeds = {"axes": np.int64(axes), "x": np.zeros((2, 3), np.float32)}
+    folded, _, _ = fold(proto)
+    for model in (proto, folded):
+        y, z = ReferenceEvaluator(model).run(None, feeds)
+        assert y.tolist() == [1] * len(axes)
+        assert z.shape == (1,) * len(axes)
+
+
+@pytest.mark.parametrize("axes", [[0], []])
+def test_a_vector_squeezed_along_axes_that_are_fed(axes):
+    proto = parse(
+        """g (int64[K] axes, float[2] x) => (int64[?] y)
+        { n = Shape(x) u = Squeeze(n, axes) y = Shape(u) }"""
+    )
+    folded, _, _ = fold(proto)
+    feeds = {"axes": np.int64(axes), "x": np.zeros(2, np.float32)}
+    for model in (proto, folded):
+        (y,) = ReferenceEvaluator(model).run(None, feeds)
+        assert y.shape == (0 if axes else 1,)

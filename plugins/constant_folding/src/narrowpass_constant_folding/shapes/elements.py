@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -125,16 +125,28 @@ def _reshape(values: Operands, node: ir.Node) -> Elements | None:
     data = values.operand(node, 0)
     if data is None:
         return None
-    if node.op_type == "Squeeze":
-        return Elements(0, data.items) if data.rank == 1 and len(data.items) == 1 else None
-    if node.op_type == "Unsqueeze":
-        return Elements(1, data.items) if data.rank == 0 else None
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        rank = 0 if node.op_type == "Squeeze" else 1
+        # A Squeeze without axes takes them all; axes that are fed may be none, or two.
+        alike = len(data.items) == 1 and data.rank == 1 - rank
+        axes = _axes(values, node)
+        known = len(axes) == 1 if axes is not None else rank == 0 and input_of(node, 1) is None
+        return Elements(rank, data.items) if alike and known else None
     target = values.operand(node, 1)
     if target is None or target.numbers is None:
         return None
     if target.numbers in ((-1,), (len(data.items),)):
         return Elements(1, data.items)
     return Elements(0, data.items) if not target.items and len(data.items) == 1 else None
+
+
+def _axes(values: Operands, node: ir.Node) -> Sequence[Element] | None:
+    """Return the axes of a Squeeze or Unsqueeze, if they are known."""
+    if input_of(node, 1) is None:
+        axes: Sequence[int] | None = attribute(node, "axes", None)
+        return axes
+    found = values.operand(node, 1)
+    return None if found is None else found.numbers
 
 
 def _cast(values: Operands, node: ir.Node) -> Elements | None:
