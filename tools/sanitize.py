@@ -91,7 +91,17 @@ def main() -> None:
         selection += LONG
     else:
         tests.append(ROOT / "tests" / "campaign" / "test_differential.py")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "auto",
+        "--dist",
+        "worksteal",
+    ]
     command += ["-k", selection, *map(str, tests), *arguments]
     done = subprocess.run(command, check=False, env=environment)
     sys.exit(done.returncode)
