@@ -5,7 +5,9 @@ Each model is built in several types. ``narrowpass compare --across`` says which
 of its own; the least latency of all rounds counts::
 
     python benchmarks/quantization/same_bits.py MODEL.onnx ... [--forms float32,int8] [--rounds 5]
+        [--calibration FOLDER]
 
+With samples for `calibration` there is one more type, int8 with activations of fixed scales.
 Prints a table in Markdown. An axis that a model does not have is "-". Instruction sets are
 compared with the highest that the processor has: "same from avx2 on", or the largest difference of
 those that differ, relative to the largest result.
@@ -29,6 +31,9 @@ FORMS = {
     "4 bits": "fold,int4",
 }
 """Pipelines by name."""
+
+STATIC, FIXED = "static int8", "fold,int8-sym"
+"""The name and the pipeline of the one that needs samples."""
 
 EXACT = "xnn-cpu{deterministic=true}"
 AXES = ("threads", "batch", "padding", "isa")
@@ -77,17 +82,22 @@ def main() -> None:
     """Compare each model in each form."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
-    parser.add_argument("--forms", default=",".join(FORMS))
+    parser.add_argument("--forms", help=f"by default all of {', '.join(FORMS)}")
+    parser.add_argument("--calibration", help="samples, as narrowpass build has them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shape", action="append", default=[], help="as narrowpass bench has it")
     given = parser.parse_args()
+    pipelines = {**FORMS, **({STATIC: FIXED} if given.calibration else {})}
+    forms = given.forms.split(",") if given.forms else list(pipelines)
     print("| model | type | " + " | ".join(AXES) + " | time, deterministic |")
     print("|---|---|" + "---|" * (len(AXES) + 1))
     with tempfile.TemporaryDirectory() as folder:
         for model in given.models:
-            for form in given.forms.split(","):
+            for form in forms:
                 bundle = Path(folder) / "m.narrow"
-                build = ["build", str(model), "-o", str(bundle), "-p", FORMS[form]]
+                build = ["build", str(model), "-o", str(bundle), "-p", pipelines[form]]
+                if form == STATIC:
+                    build += ["--calibration", given.calibration]
                 command(*build)
                 shapes = [f"--shape={shape}" for shape in given.shape]
                 document = command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class Known:
         below: operator sets of ONNX below this one; None for all.
         types: of its first operand, "integers" for all of these; none for any.
         attributes: by name, the values that it may have; "" stands for one that is not written.
-        nan: whether NaN must be among the feeds of the case.
+        feeds: what must be among the feeds of the case, a name of `AMONG`; "" for anything.
         subjects: a pattern that the subject's name must match.
         kinds: kinds of findings.
         message: a pattern that must be found in the message.
@@ -42,7 +43,7 @@ class Known:
     below: int | None
     types: frozenset[str]
     attributes: dict[str, list[Any]]
-    nan: bool
+    feeds: str
     subjects: str
     kinds: frozenset[str]
     message: str
@@ -54,7 +55,7 @@ class Known:
             re.fullmatch(self.subjects, finding.subject) is not None
             and finding.kind in self.kinds
             and re.search(self.message, finding.message) is not None
-            and (not self.nan or any(map(_has_nan, case.feeds.values())))
+            and (not self.feeds or any(map(AMONG[self.feeds], case.feeds.values())))
             and any(map(self._concerns, _concerned(case, finding)))
         )
 
@@ -67,8 +68,17 @@ class Known:
         )
 
 
-def _has_nan(array: Array) -> bool:
-    return array.dtype.kind == "f" and bool(np.isnan(array).any())
+def _has(holds: Callable[[Array], Any]) -> Callable[[Array], bool]:
+    return lambda array: array.dtype.kind == "f" and bool(np.any(holds(array)))
+
+
+AMONG: dict[str, Callable[[Array], bool]] = {
+    "NaN": _has(np.isnan),
+    "infinity": _has(np.isinf),
+    "zero": _has(lambda array: array == 0),
+    "subnormal": _has(lambda array: (array != 0) & (abs(array) < np.finfo(array.dtype).tiny)),
+}
+"""What entries may ask of feeds: elements of the floats of numpy."""
 
 
 def _concerned(case: Case, finding: Finding) -> list[Operation]:
@@ -102,7 +112,7 @@ def known_findings() -> list[Known]:
                 below=entry.pop("below", None),
                 types=frozenset(types),
                 attributes=entry.pop("attributes", {}),
-                nan=entry.pop("nan", False),
+                feeds=entry.pop("feeds", ""),
                 subjects=entry.pop("subjects", ".*"),
                 kinds=frozenset(entry.pop("kinds")),
                 message=entry.pop("message"),
