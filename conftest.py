@@ -10,7 +10,8 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 # A loaded machine is no reason to fail; and CI must see the same examples on every run.
 settings.register_profile("repository", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -47,8 +48,17 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["NARROWPASS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _numpy_is_known_to_hypothesis() -> None:
+    """Have Hypothesis register numpy's generator before anything is frozen.
+
+    At its first example it looks for what refers to it; version 6.100 does not see what is frozen.
+    """
+    given(st.none())(lambda _: None)()
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _what_was_there_before_is_not_collected() -> None:
+def _what_was_there_before_is_not_collected(_numpy_is_known_to_hypothesis: None) -> None:
     """Let collections look at what the tests of one module leave, and not at 500,000 objects.
 
     Tests that ask for collections took six times as long behind thousands of others.

@@ -16,8 +16,10 @@ import pytest
 from xnn_kit import compile_model, compile_with
 
 from narrowpass import Bundle
+from narrowpass.errors import UsageError
 from narrowpass.runtime.backend import Program
 from narrowpass_ir.state import State
+from narrowpass_xnn_cpu.native.runtime import pool
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -194,3 +196,28 @@ def test_a_session_outlives_the_threads_that_step_it():
             got = in_a_thread(lambda: session.run({"x": rows[count - 1]})["y"])  # noqa: B023
             np.testing.assert_allclose(got, rows[:count].sum(0), rtol=1e-5, atol=1e-5)
         in_a_thread(session.close)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_thread_that_does_not_begin_ends_with_an_error(monkeypatch, late):
+    """As where it lacks memory for what Python does first; or where it begins after that."""
+    begin, waiting = threading.Thread._bootstrap_inner, threading.Event()
+
+    def lacking(thread):
+        if thread.name != "narrowpass-2":
+            begin(thread)
+        elif late:
+            waiting.wait()
+            begin(thread)
+        else:
+            raise MemoryError
+
+    monkeypatch.setattr(pool, "_PATIENCE", 0.2)
+    monkeypatch.setattr(threading.Thread, "_bootstrap_inner", lacking)
+    with pytest.raises(UsageError, match="could not be started"):
+        pool.ThreadPool(3, spin=False)
+    gc.collect()
+    waiting.set()
+    monkeypatch.undo()
+    assert pool.ThreadPool(3, spin=False).threads == 3

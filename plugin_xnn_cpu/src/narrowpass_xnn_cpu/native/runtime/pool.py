@@ -17,6 +17,8 @@ _SHORT_SPIN = 500_000
 """Nanoseconds for which workers spin-wait after a run, for one that follows at once."""
 _LONG_SPIN = 2_000_000
 """The same of a pool with `spin`."""
+_PATIENCE = 20.0
+"""Seconds in which a thread must begin."""
 
 
 class ThreadPool(Uncopied):
@@ -49,6 +51,24 @@ class ThreadPool(Uncopied):
                 raise UsageError(f"{threads} threads could not be started; use fewer")
 
 
+class _Begin(threading.Event):
+    """What `threading.Thread.start` waits for, without an end in a thread that lacks memory.
+
+    CPython raises MemoryError in the new thread before it sets the event, and nobody hears of it:
+    https://github.com/python/cpython/issues/140746.
+    """
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait as long as a thread may take to begin.
+
+        Raises:
+            RuntimeError: it did not.
+        """
+        if not super().wait(_PATIENCE if timeout is None else timeout):
+            raise RuntimeError("a thread was started and did not begin")
+        return True
+
+
 class _Workers:
     """Starts and ends the threads of a pool.
 
@@ -60,25 +80,36 @@ class _Workers:
         self.handle: Any = None
         self._lib, self._workers = lib, workers
         self._started = self._running = 0
+        self._begun: set[int] = set()
+        self._given_up: set[int] = set()
         self._lock = threading.Lock()
         self._process = os.getpid()
 
     def start(self, number: int) -> bool:
         """Start a thread; return whether the system allowed that."""
-        thread = threading.Thread(target=self._work, name=f"narrowpass-{number}", daemon=True)
+        name = f"narrowpass-{number}"
+        thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
+        thread._started = _Begin()  # type: ignore[attr-defined]  # noqa: SLF001
         with self._lock:
             self._started += 1
             self._running += 1
         try:
             thread.start()
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             with self._lock:
+                if number in self._begun:
+                    return True
+                self._given_up.add(number)
                 self._started -= 1
                 self._running -= 1
             return False
         return True
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
+        with self._lock:
+            if number in self._given_up:
+                return
+            self._begun.add(number)
         self._lib.np_worker_main(self._workers)
         with self._lock:
             self._running -= 1
