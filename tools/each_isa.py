@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pytest_command import COMMAND
+
 from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 
@@ -35,18 +37,7 @@ def run(level: str) -> int:
     """Run the tests with a level; return pytest's exit code."""
     sys.stdout.write(f"instruction sets: {isa.VARIABLE}={level}\n")
     sys.stdout.flush()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        "auto",
-        "--dist",
-        "worksteal",
-        "-q",
-    ]
+    command = [*COMMAND, "-q"]
     command += ["-m", "not long and not anywhere", "-k", SELECTIONS.get(level, "")]
     environment = {**os.environ, isa.VARIABLE: level}
     done = subprocess.run([*command, str(TESTS), *sys.argv[2:]], check=False, env=environment)

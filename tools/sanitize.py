@@ -17,6 +17,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from pytest_command import COMMAND
+
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = ROOT / "plugin_xnn_cpu"
 # Children of the tests do not come up under the sanitizer, or take more memory than they may.
@@ -91,18 +93,7 @@ def main() -> None:
         selection += LONG
     else:
         tests.append(ROOT / "tests" / "campaign" / "test_differential.py")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        "auto",
-        "--dist",
-        "worksteal",
-    ]
-    command += ["-k", selection, *map(str, tests), *arguments]
+    command = [*COMMAND, "-k", selection, *map(str, tests), *arguments]
     done = subprocess.run(command, check=False, env=environment)
     sys.exit(done.returncode)
 

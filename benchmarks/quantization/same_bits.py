@@ -89,6 +89,11 @@ def main() -> None:
     given = parser.parse_args()
     pipelines = {**FORMS, **({STATIC: FIXED} if given.calibration else {})}
     forms = given.forms.split(",") if given.forms else list(pipelines)
+    for form in forms:
+        if form == STATIC and not given.calibration:
+            parser.error(f"{STATIC} needs samples: --calibration FOLDER")
+        if form not in pipelines:
+            parser.error(f"unknown type {form!r}; there are {', '.join(pipelines)}")
     print("| model | type | " + " | ".join(AXES) + " | time, deterministic |")
     print("|---|---|" + "---|" * (len(AXES) + 1))
     with tempfile.TemporaryDirectory() as folder:

@@ -121,6 +121,8 @@ def known_findings() -> list[Known]:
         )
         if entry:
             raise ValueError(f"{LIST}: unknown keys {sorted(entry)}")
+        if found[-1].feeds not in ("", *AMONG):
+            raise ValueError(f"{LIST}: unknown feeds {found[-1].feeds!r}; use {sorted(AMONG)}")
     return found
 
 

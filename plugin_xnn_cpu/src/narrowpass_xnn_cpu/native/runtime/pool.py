@@ -80,8 +80,9 @@ class _Workers:
         self.handle: Any = None
         self._lib, self._workers = lib, workers
         self._started = self._running = 0
-        self._begun: set[int] = set()
-        self._given_up: set[int] = set()
+        # Numbers of threads that began, or were given up: whoever is first, the thread or its
+        # starter, decides.
+        self._decided: set[int] = set()
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -89,6 +90,7 @@ class _Workers:
         """Start a thread; return whether the system allowed that."""
         name = f"narrowpass-{number}"
         thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
+        # There is no public way to bound what `start` waits for.
         thread._started = _Begin()  # type: ignore[attr-defined]  # noqa: SLF001
         with self._lock:
             self._started += 1
@@ -97,9 +99,9 @@ class _Workers:
             thread.start()
         except (RuntimeError, MemoryError):
             with self._lock:
-                if number in self._begun:
+                if number in self._decided:
                     return True
-                self._given_up.add(number)
+                self._decided.add(number)
                 self._started -= 1
                 self._running -= 1
             return False
@@ -107,9 +109,9 @@ class _Workers:
 
     def _work(self, number: int) -> None:
         with self._lock:
-            if number in self._given_up:
+            if number in self._decided:
                 return
-            self._begun.add(number)
+            self._decided.add(number)
         self._lib.np_worker_main(self._workers)
         with self._lock:
             self._running -= 1
