@@ -17,7 +17,7 @@ extern "Python" void np_release_in_python(void *context, void *address);
 
 # Without errno and traps, loops over rintf and the like are vectorized; contraction allows FMA
 # instructions. NaN and infinities are handled as the standard says.
-FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 # Functions of one type take what some of them need.
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 SANITIZERS = {

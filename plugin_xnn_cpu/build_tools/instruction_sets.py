@@ -30,6 +30,7 @@ AMX = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
 """Flags that GCC knows from 11 on."""
 
 INSTRUCTION_SETS = {
+    "sse4": InstructionSet(4, ("-DNP_UNFUSED",)),
     "plain": InstructionSet(4),
     "avx2": InstructionSet(8, ("-march=x86-64-v3",)),
     "avx512": InstructionSet(16, _AVX512),
@@ -38,20 +39,23 @@ INSTRUCTION_SETS = {
     "avx512bf16": InstructionSet(16, (*_AVX512, "-mavx512bf16")),
     "avx512amx": InstructionSet(16, (*_AVX512, "-mavx512vnni", "-mavx512bf16", *AMX)),
 }
-"""By name; "plain" is what the processor's baseline has."""
+"""By name; "plain" is what the processor's baseline has, and "sse4" the same on x86-64, where a
+multiplication and an addition are rounded each."""
 
 _VECTORS = ("plain", "avx2", "avx512")
+_FROM_SSE4 = ("sse4", *_VECTORS)
 
 _ARM = ("plain", "neondot")
 """For ARM of 64 bits; other processors that are not x86-64 have "plain" alone."""
 
 TEMPLATES = {
     "attention/bf16_amx.c": ("avx512amx",),
-    "attention/code.c": _VECTORS,
-    "attention/narrow_code.c": _VECTORS,
+    "attention/code.c": _FROM_SSE4,
+    "attention/narrow_code.c": _FROM_SSE4,
     "depthwise/fp32_code.c": _VECTORS,
     "depthwise/int8_vnni_avx512.c": ("avx512vnni",),
-    "epilogue/code.c": _VECTORS,
+    "elementwise/activation_code.c": _FROM_SSE4,
+    "epilogue/code.c": _FROM_SSE4,
     "gemm/bf16/code.c": (*_VECTORS, "avx512bf16"),
     "gemm/bf16/amx.c": ("avx512amx",),
     "gemm/int8/amx.c": ("avx512amx",),
@@ -60,15 +64,15 @@ TEMPLATES = {
     "gemm/int8/vnni_avx512.c": ("avx512vnni",),
     "gemm/int8/vnni_gemv_avx512.c": ("avx512vnni",),
     "gemm/int8/vnni_rows_avx512.c": ("avx512vnni",),
-    "gemm/matmul/code.c": _VECTORS,
+    "gemm/matmul/code.c": _FROM_SSE4,
     "gemv/code.c": ("avx2", "avx512"),
     "gemv/nbits_bf16_amx.c": ("avx512amx",),
     "gemv/nbits_code.c": _VECTORS,
     "gemv/nbits_int8_code.c": (*_VECTORS, "avx512vnni", "avx512amx", "neondot"),
-    "norm/layer_norm_code.c": _VECTORS,
-    "norm/softmax_code.c": _VECTORS,
-    "reduce/floats_code.c": _VECTORS,
-    "recurrent/code.c": (*_VECTORS, "avx512vnni"),
+    "norm/layer_norm_code.c": _FROM_SSE4,
+    "norm/softmax_code.c": _FROM_SSE4,
+    "reduce/floats_code.c": _FROM_SSE4,
+    "recurrent/code.c": (*_FROM_SSE4, "avx512vnni"),
     "winograd/fp32_code.c": _VECTORS,
 }
 """Paths below ``csrc``. What has no plain variant here has one by hand, in ``plain.c``."""

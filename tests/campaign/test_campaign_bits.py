@@ -10,7 +10,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("narrowpass_reference")
 pytest.importorskip("narrowpass_xnn_cpu")
 
-from differential.__main__ import PLAIN, Campaign, levels
+from differential.__main__ import UNFUSED, Campaign, levels
 from differential.bits import batched, other_bits
 from differential.builder import random_case
 from differential.cases import Case
@@ -121,9 +121,9 @@ def test_levels_that_differ_are_found(tmp_path):
 
 def test_levels_have_the_same_bits(tmp_path):
     """Of matmuls, convolutions and quantized models, through pipelines of int8 and of 4 bits."""
-    own, *others = (level for level in levels() if level != PLAIN)
+    own, *others = (level for level in levels() if level != UNFUSED)
     if not others:
-        pytest.skip("the processor has no instruction set beyond AVX2")
+        pytest.skip("the processor has no instruction set beyond the plain ones")
     others = others[:1]  # the campaign and plugin_xnn_cpu/tests/runtime/test_same_bits.py: all
     campaign, first = Campaign(tmp_path, float("inf")), 3 * len(OPERATORS) + FIRST
     seeds = range(first, first + len(PATTERNS))

@@ -17,7 +17,7 @@ static void part(void *context, size_t thread, size_t index) {
   const size_t first = index % p->parts * p->part_rows;
   const size_t last = first + p->part_rows < p->rows ? first + p->part_rows : p->rows;
   float *scratch = task->scratch + thread * p->thread_scratch;
-  NP_FOR_ISA(np_attention_head, p->target)(task, number, first, last, scratch);
+  NP_FROM_SSE4(np_attention_head, p->target)(task, number, first, last, scratch);
 }
 
 static size_t heads_of(const struct np_attention_params *p) {
@@ -60,7 +60,7 @@ int np_attention(np_job *job) { return attend(job->params, job); }
 static void cache_part(void *context, size_t thread, size_t index) {
   const np_attention_job *task = context;
   const struct np_attention_params *p = task->params;
-  NP_FOR_ISA(np_attention_cache, p->target)
+  NP_FROM_SSE4(np_attention_cache, p->target)
   (task, index, task->scratch + thread * p->thread_scratch);
 }
 

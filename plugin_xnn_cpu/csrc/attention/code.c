@@ -82,8 +82,8 @@ NP_INLINE void multiply_step(vec acc[][COLUMNS], const float *a, ptrdiff_t a_str
   vec b[COLUMNS];
   UNROLL for (int c = 0; c < columns; c++) b[c] = *(const vec *)(panel + c * LANES);
   UNROLL for (int m = 0; m < rows; m++) {
-    const float x = a[m * a_stride + (ptrdiff_t)d];
-    UNROLL for (int c = 0; c < columns; c++) acc[m][c] += x * b[c];
+    const vec x = broadcast(a[m * a_stride + (ptrdiff_t)d]);
+    UNROLL for (int c = 0; c < columns; c++) acc[m][c] = multiply_add(x, b[c], acc[m][c]);
   }
 }
 

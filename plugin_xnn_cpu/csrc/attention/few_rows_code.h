@@ -39,14 +39,17 @@ NP_INLINE void add_values(const float *weights, const float *v, ptrdiff_t stride
     for (int c = 0; c < 4; c++) acc[c] = *(const vec *)(out + e + c * LANES);
     const float *row = v + e;
     for (size_t n = 0; n < keys; n++, row += stride) {
-      for (int c = 0; c < 4; c++) acc[c] += weights[n] * *(const vec *)(row + c * LANES);
+      const vec weight = broadcast(weights[n]);
+      for (int c = 0; c < 4; c++) acc[c] = multiply_add(weight, load(row + c * LANES), acc[c]);
     }
     for (int c = 0; c < 4; c++) *(vec *)(out + e + c * LANES) = acc[c];
   }
   for (; e + LANES <= values; e += LANES) {
     vec acc = *(const vec *)(out + e);
     const float *row = v + e;
-    for (size_t n = 0; n < keys; n++, row += stride) acc += weights[n] * *(const vec *)row;
+    for (size_t n = 0; n < keys; n++, row += stride) {
+      acc = multiply_add(broadcast(weights[n]), load(row), acc);
+    }
     *(vec *)(out + e) = acc;
   }
   if (e < values) {

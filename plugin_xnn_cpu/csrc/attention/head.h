@@ -51,5 +51,5 @@ NP_INLINE size_t np_hide_keys(struct np_attention_params *p, size_t position) {
   return hidden;
 }
 
-NP_DECLARE_FOR_ISAS(np_attention_head, np_attention_head);
-NP_DECLARE_FOR_ISAS(np_attention_cache, np_attention_cache);
+NP_DECLARE_FROM_SSE4(np_attention_head, np_attention_head);
+NP_DECLARE_FROM_SSE4(np_attention_cache, np_attention_cache);

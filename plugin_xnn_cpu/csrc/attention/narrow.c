@@ -18,7 +18,7 @@ typedef struct {
 static void chunk_part(void *context, size_t thread, size_t index) {
   const chunk_context *c = context;
   const np_chunk_job *job = c->job;
-  NP_FOR_ISA(np_attention_chunk, job->task->params->target)
+  NP_FROM_SSE4(np_attention_chunk, job->task->params->target)
   (job, index / job->chunks, index % job->chunks,
    c->scratch + thread * np_scratch_floats(job->task->params));
 }
@@ -30,7 +30,7 @@ size_t np_chunked_floats(const struct np_attention_params *params, size_t thread
 static void merge_part(void *context, size_t thread, size_t index) {
   const chunk_context *c = context;
   (void)thread;
-  NP_FOR_ISA(np_attention_merge, c->job->task->params->target)(c->job, index);
+  NP_FROM_SSE4(np_attention_merge, c->job->task->params->target)(c->job, index);
 }
 
 static size_t heads_of(const struct np_attention_params *p) {
@@ -96,13 +96,13 @@ static void upcast_part(void *context, size_t thread, size_t index) {
   const size_t number = index / p->parts, first = index % p->parts * p->part_rows;
   float *keys = c->job->task->scratch + thread * p->thread_scratch;
   float *values = keys + p->keys * p->depth;
-  NP_FOR_ISA(np_attention_upcast, p->target)(c->job, number, keys, values);
+  NP_FROM_SSE4(np_attention_upcast, p->target)(c->job, number, keys, values);
   np_attention_job task = *c->job->task;
   task.params = &c->params;
   task.k = keys;
   task.v = values;
   task.heads = 0;
-  NP_FOR_ISA(np_attention_head, p->target)
+  NP_FROM_SSE4(np_attention_head, p->target)
   (&task, number, first, np_min(first + p->part_rows, p->rows), values + p->keys * p->values);
 }
 

@@ -29,9 +29,9 @@ typedef void np_attention_merge(const np_chunk_job *job, size_t head);
 /* Upcast all rows of keys and values of a head to dense rows. */
 typedef void np_attention_upcast(const np_chunk_job *job, size_t head, float *keys, float *values);
 
-NP_DECLARE_FOR_ISAS(np_attention_chunk, np_attention_chunk);
-NP_DECLARE_FOR_ISAS(np_attention_merge, np_attention_merge);
-NP_DECLARE_FOR_ISAS(np_attention_upcast, np_attention_upcast);
+NP_DECLARE_FROM_SSE4(np_attention_chunk, np_attention_chunk);
+NP_DECLARE_FROM_SSE4(np_attention_merge, np_attention_merge);
+NP_DECLARE_FROM_SSE4(np_attention_upcast, np_attention_upcast);
 
 /* Bytes of an element of a cache. */
 NP_INLINE size_t size_of_type(const int type) {

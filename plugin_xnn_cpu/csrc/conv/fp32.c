@@ -13,7 +13,11 @@ typedef struct {
 
 size_t np_fp32_lanes(void) {
   if (np_isa() >= NP_TARGET_AVX512) return 16;
-  return np_isa() == NP_TARGET_AVX2 ? 8 : 0;
+#ifdef __x86_64__
+  return np_isa() >= NP_TARGET_PLAIN ? 8 : 0;
+#else
+  return 0;
+#endif
 }
 
 np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {

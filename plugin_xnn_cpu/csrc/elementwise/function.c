@@ -1,5 +1,6 @@
 /* Functions of a float, right for all numbers: infinities, huge ones and NaN, where XNNPACK's
  * differ. */
+#include "elementwise/activation.h"
 #include "elementwise/math.h"
 
 #define NP_FUNCTION_SIGMOID 0
@@ -31,6 +32,11 @@
 #define NP_FUNCTION_ELU 26
 #define NP_FUNCTION_SIN 27
 #define NP_FUNCTION_COS 28
+#define NP_FUNCTION_TANH 29
+#define NP_FUNCTION_RSQRT 30
+#define NP_FUNCTION_GELU 31
+#define NP_FUNCTION_TANH_GELU 32
+#define NP_FUNCTION_HARD_SWISH 33
 
 /* out[i] = function(x[i]), with up to two parameters. */
 struct np_function_params {
@@ -84,6 +90,7 @@ NP_FUNCTION_OF(each_asinh, asinh_of(x))
 NP_FUNCTION_OF(each_acosh, acosh_of(x))
 NP_FUNCTION_OF(each_atanh, atanh_of(x))
 NP_FUNCTION_OF(each_elu, elu_of(x, alpha))
+NP_FUNCTION_OF(each_rsqrt, 1.0f / sqrtf(x))
 
 /* Arguments whose multiples of half of pi are not exact in double are left to the C library. */
 NP_INLINE void periodic(np_job *job, size_t start, size_t count, np_tile *near,
@@ -111,6 +118,17 @@ static void each_tan(np_job *job, size_t start, size_t count) {
   periodic(job, start, count, each_tan_near, tanf);
 }
 
+#define NP_ACTIVATION_OF(name, activation)                                            \
+  static void name(np_job *job, size_t start, size_t count) {                         \
+    np_activation_tile *tile = NP_FROM_SSE4(np_activation, NP_TARGET_BEST);           \
+    tile((const float *)job->inputs[0] + start, (float *)job->out + start, count, activation); \
+  }
+
+NP_ACTIVATION_OF(each_tanh, NP_VECTOR_TANH)
+NP_ACTIVATION_OF(each_gelu, NP_VECTOR_GELU)
+NP_ACTIVATION_OF(each_tanh_gelu, NP_VECTOR_TANH_GELU)
+NP_ACTIVATION_OF(each_hard_swish, NP_VECTOR_HARD_SWISH)
+
 int np_function(np_job *job) {
   static np_tile *const functions[] = {
       each_sigmoid,      each_silu,        each_exp,      each_sqrt,         each_log,   each_root,
@@ -118,6 +136,7 @@ int np_function(np_job *job) {
       each_mish,         each_thresholded, each_shrink,   each_hard_sigmoid, each_swish, each_tan,
       each_asin,         each_acos,        each_atan,     each_sinh,         each_cosh,  each_asinh,
       each_acosh,        each_atanh,       each_elu,      each_sin,          each_cos,
+      each_tanh,         each_rsqrt,       each_gelu,     each_tanh_gelu,    each_hard_swish,
   };
   const struct np_function_params *p = job->params;
   /* The logistic function counts on powers of e to vanish; for the others all numbers count. */

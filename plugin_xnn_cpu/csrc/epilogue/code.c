@@ -40,23 +40,24 @@ NP_INLINE vec magnitude(vec x, float most) {
 
 /* The integer n that is next to times · x / ln 2, in the low bits of n + 1.5 · 2^23. */
 NP_INLINE vec shifted_of(vec x, const float times) {
-  return x * (times * 1.44269504f) + SHIFT;
+  return multiply_add(x, broadcast(times * 1.44269504f), broadcast(SHIFT));
 }
 
-/* n · ln 2 / times, in two parts, the first of which is exact. */
-NP_INLINE vec first_of(vec n, const float times) { return n * (0.693359375f / times); }
-NP_INLINE vec second_of(vec n, const float times) { return n * (-2.12194440e-4f / times); }
+/* x + rest - n · ln 2 / times, where n · ln 2 has two parts: the first one is exact. */
+NP_INLINE vec remainder_of(vec x, vec rest, vec n, const float times) {
+  return multiply_add(n, broadcast(-0.693359375f / times), x) +
+         multiply_add(n, broadcast(2.12194440e-4f / times), rest);
+}
 
 /* 2^n · exp(times · r) for |times · r| up to ln 2 / 2, or little more, and n from -125 to 125;
  * `times` is a power of two or its negative, so that coefficients stay what they are. See
  * simd/exp_log.h for the polynomial. */
 NP_INLINE vec exponential(vec shifted, vec r, const float times) {
   const float square = times * times;
-  vec p = r * (0.00829030573f * times * square * square) + 0.0418979749f * square * square;
-  p = p * r + 0.166676372f * times * square;
-  p = p * r + 0.499991506f * square;
-  p = p * r + 0.999999702f * times;
-  p = p * r + 1.0f;
+  const vec p =
+      NP_VECTOR_POLYNOMIAL6(r, 1.0f, 0.999999702f * times, 0.499991506f * square,
+                            0.166676372f * times * square, 0.0418979749f * square * square,
+                            0.00829030573f * times * square * square);
   return (vec)((ivec)p + ((ivec)shifted << 23));
 }
 
@@ -64,7 +65,7 @@ NP_INLINE vec exponential(vec shifted, vec r, const float times) {
 NP_INLINE vec logistic(vec x) {
   const vec a = magnitude(x, 86.6f);
   const vec shifted = shifted_of(a, -1.0f), n = shifted - SHIFT;
-  const vec r = (a - first_of(n, -1.0f)) - second_of(n, -1.0f);
+  const vec r = remainder_of(a, zero(), n, -1.0f);
   const vec e = exponential(shifted, r, -1.0f);
   const vec above = choose(x < -86.6f, zero(), e);
   return choose(x < 0.0f, above, broadcast(1.0f)) * reciprocal(1.0f + e);
@@ -72,13 +73,13 @@ NP_INLINE vec logistic(vec x) {
 
 /* x², and what it lacks of the exact square. */
 NP_INLINE vec square_of(vec x, vec *rest) {
-#if LANES >= 8
-  const vec square = x * x;
-  *rest = multiply_add(x, x, -square);
-#else
+#ifdef NP_UNFUSED
   const vec head = (vec)((ivec)x & ~0xfff);
   const vec square = head * head;
   *rest = (x - head) * (x + head);
+#else
+  const vec square = x * x;
+  *rest = multiply_add(x, x, -square);
 #endif
   return square;
 }
@@ -93,23 +94,25 @@ NP_INLINE vec gelu(vec x) {
   vec rest;
   const vec square = square_of(a, &rest);
   const vec shifted = shifted_of(square, -0.5f), n = shifted - SHIFT;
-  const vec r = (square - first_of(n, -0.5f)) + (rest - second_of(n, -0.5f));
+  const vec r = remainder_of(square, rest, n, -0.5f);
   const vec e = exponential(shifted, r, -0.5f);
-  const vec t = reciprocal(a * 0.3f + 1.0f);
+  const vec t = reciprocal(multiply_add(a, broadcast(0.3f), broadcast(1.0f)));
   const vec p =
-      NP_POLYNOMIAL9(t, 6.59259143e-06f, 0.119497468f, 0.121850826f, 0.0949544108f, 0.141901215f,
-                     -0.0755901712f, 0.227860473f, -0.168779699f, 0.0382989138f);
-  return choose(x < 0.0f, zero(), x) - (a * p) * e;
+      NP_VECTOR_POLYNOMIAL9(t, 6.59259143e-06f, 0.119497468f, 0.121850826f, 0.0949544108f,
+                            0.141901215f, -0.0755901712f, 0.227860473f, -0.168779699f,
+                            0.0382989138f);
+  return multiply_add(-(a * p), e, choose(x < 0.0f, zero(), x));
 }
 
 /* x / (1 + exp(-2 u)) = x · (1 + tanh(u)) / 2, with u = sqrt(2/π) · (x + 0.044715 x³). */
 NP_INLINE vec tanh_gelu(vec x) {
   const vec square = x * x;
-  return x * logistic(x * (square * 0.0713548163f + 1.59576912f));
+  const vec slope = multiply_add(square, broadcast(0.0713548163f), broadcast(1.59576912f));
+  return x * logistic(x * slope);
 }
 
 NP_INLINE vec hard_swish(vec x) {
-  vec gate = x * (1.0f / 6.0f) + 0.5f;
+  vec gate = multiply_add(x, broadcast(1.0f / 6.0f), broadcast(0.5f));
   gate = choose(gate < 0.0f, zero(), gate); /* NaN stays */
   return x * choose(gate > 1.0f, broadcast(1.0f), gate);
 }

@@ -4,10 +4,10 @@
 #include "epilogue/plan.h"
 #include "runtime/kernel.h"
 
-NP_DECLARE_FOR_ISAS(np_epilogue_tile, np_epilogue_tile);
+NP_DECLARE_FROM_SSE4(np_epilogue_tile, np_epilogue_tile);
 
 np_epilogue_tile *np_epilogue_for(int32_t target) {
-  return NP_FOR_ISA(np_epilogue_tile, target);
+  return NP_FROM_SSE4(np_epilogue_tile, target);
 }
 
 np_epilogue_plan np_epilogue_plan_of(const struct np_epilogue *epilogue, const float *residual,

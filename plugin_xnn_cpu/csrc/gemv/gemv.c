@@ -13,8 +13,9 @@ typedef struct {
 
 /* Whether code is written for panels of this width. */
 static bool reads(np_gemv_code *code, int32_t layout, size_t width) {
-  if (code == np_gemv_plain) return false;
+  if (np_isa() == NP_TARGET_SSE4) return false; /* where XNNPACK's kernels are faster */
   if (layout == NP_TABLE_F32) return width == 1;
+  if (code == np_gemv_plain) return layout == NP_PANELS_INT8 && width == 8;
 #ifdef NP_CHOOSES_CPU
   if (code == np_gemv_avx2) return width == 16;
 #endif
@@ -27,15 +28,15 @@ static np_gemv_code *fitting(int32_t target, int32_t layout, size_t width) {
 }
 
 size_t np_gemv_panel_width(int32_t layout) {
-  static const size_t widths[] = {1, 16, 32, 64};
+  static const size_t widths[] = {1, 8, 16, 32, 64};
   for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-    if (fitting(NP_TARGET_BEST, layout, widths[i]) != np_gemv_plain) return widths[i];
+    if (reads(NP_FOR_ISA(np_gemv, NP_TARGET_BEST), layout, widths[i])) return widths[i];
   }
   return 0;
 }
 
 bool np_gemv_reads_width(size_t width) {
-  return fitting(NP_TARGET_BEST, NP_PANELS_F32, width) != np_gemv_plain;
+  return reads(NP_FOR_ISA(np_gemv, NP_TARGET_BEST), NP_PANELS_F32, width);
 }
 
 /* The first column of a panel. */

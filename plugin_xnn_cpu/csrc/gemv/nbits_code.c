@@ -104,7 +104,7 @@ NP_INLINE size_t piece_end(const struct np_nbits_matrix *m, size_t k) {
 /* Accumulators `to`, and those of a piece of K times their scale. */
 NP_INLINE vec scaled(vec inner, vec scale, vec to, const int e4m3fn) {
   if (e4m3fn) inner *= NP_NBITS_E4M3FN_FACTOR;
-  return fused_multiply_add(inner, scale, to);
+  return multiply_add(inner, scale, to);
 }
 
 NP_INLINE void add_blocks(const np_nbits_job *job, const uint8_t *const *from, size_t number,
@@ -143,7 +143,7 @@ NP_INLINE void add_blocks(const np_nbits_job *job, const uint8_t *const *from, s
             const vec weight = weight_of(b[s].words + words, v, table, i, zeros[s][v], bits, common);
             UNROLL for (int r = 0; r < rows; r++) {
               const vec given = broadcast(x[r][k + (size_t)i]);
-              inner[s][r][v] = fused_multiply_add(given, weight, inner[s][r][v]);
+              inner[s][r][v] = multiply_add(given, weight, inner[s][r][v]);
             }
           }
         }
@@ -161,7 +161,7 @@ NP_INLINE void add_blocks(const np_nbits_job *job, const uint8_t *const *from, s
             weight = floats((ivec)(w >> shift_of(i, bits)) & ((1 << bits) - 1)) - zeros[s][v];
           }
           UNROLL for (int r = 0; r < rows; r++) {
-            inner[s][r][v] = fused_multiply_add(broadcast(x[r][k]), weight, inner[s][r][v]);
+            inner[s][r][v] = multiply_add(broadcast(x[r][k]), weight, inner[s][r][v]);
           }
         }
       }
@@ -234,7 +234,7 @@ NP_INLINE void multiply(vec acc[][TILE_VECTORS], const float *weights, const flo
   UNROLL for (int v = 0; v < TILE_VECTORS; v++) w[v] = load(weights + v * LANES);
   UNROLL for (int r = 0; r < rows; r++) {
     const vec given = broadcast(x[r][k]);
-    UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = fused_multiply_add(given, w[v], acc[r][v]);
+    UNROLL for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = multiply_add(given, w[v], acc[r][v]);
   }
 }
 

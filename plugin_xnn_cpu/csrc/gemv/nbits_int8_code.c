@@ -186,10 +186,10 @@ NP_INLINE void add_blocks(const np_nbits_job *job, const uint8_t *const *panels,
     UNROLL for (int r = 0; r < rows; r++) {
       const size_t at = numbers + row_of(job, r);
       const float row_scale = job->rows.scales[at];
-      acc[r][v] = fused_multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc[r][v]);
+      acc[r][v] = multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc[r][v]);
       if (!common) {
         const float less = -row_scale * (float)job->rows.row_sums[at];
-        acc[r][v] = fused_multiply_add(moved, broadcast(less), acc[r][v]);
+        acc[r][v] = multiply_add(moved, broadcast(less), acc[r][v]);
       }
     }
   }
@@ -283,8 +283,8 @@ NP_INLINE void tile(const struct np_nbits_matrix *m, const tile_view *t, const i
       float *to = t->to + (size_t)r * COLUMNS + v * LANES;
       const float row_scale = t->row_scales[r];
       vec acc = load(to);
-      acc = fused_multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc);
-      if (!common) acc = fused_multiply_add(moved, broadcast(t->less[r]), acc);
+      acc = multiply_add(floats(acc32[r][v]) * scale, broadcast(row_scale), acc);
+      if (!common) acc = multiply_add(moved, broadcast(t->less[r]), acc);
       store(to, acc);
     }
   }

@@ -1,7 +1,11 @@
-/* GEMV and skinny GEMM for any processor: what the others compute, spelled out. */
+/* GEMV and skinny GEMM for any processor, panels of any width. Accumulators add in the order of the
+ * code for an instruction set, and multiply_add rounds once: the bits are the same. */
 #include <string.h>
 
 #include "gemv/job.h"
+
+#define LANES 4 /* NP_GEMV_MAX_ROWS */
+#include "simd/f32.h"
 
 static float half(const uint8_t *p) {
   uint16_t bits;
@@ -18,25 +22,57 @@ static float number(const uint8_t *p) {
   return found;
 }
 
-static float accumulated(const np_gemv_job *job, const uint8_t *panel, size_t width, size_t row,
-                         size_t n) {
+static float weight(const uint8_t *panel, int32_t layout, size_t width, size_t at) {
+  switch (layout) {
+    case NP_PANELS_F16: return half(panel + 2 * (width + at));
+    case NP_PANELS_INT8: return (float)((const int8_t *)panel)[4 * width + at];
+    default: return number(panel + 4 * (width + at));
+  }
+}
+
+/* The sums of LANES rows, of which there may be fewer, of column `n` of a panel. */
+static vec accumulated(const np_gemv_job *job, const uint8_t *panel, size_t width, vec acc,
+                       size_t n) {
   const struct np_gemv_params *p = job->params;
-  const float *x = job->rows + row * p->channels;
-  const int8_t *weights = (const int8_t *)panel + 4 * width;
-  float sum = p->layout == NP_TABLE_F32    ? 0
-              : p->layout == NP_PANELS_F16 ? half(panel + 2 * n)
-                                           : number(panel + 4 * n);
   for (size_t k = 0; k < p->channels; k++) {
-    const size_t at = (1 + k) * width + n;
-    switch (p->layout) {
-      case NP_PANELS_F32: sum += x[k] * number(panel + 4 * at); break;
-      case NP_PANELS_F16: sum += x[k] * half(panel + 2 * at); break;
-      case NP_PANELS_INT8: sum += x[k] * (float)weights[k * width + n]; break;
-      default: sum += x[k] * number(panel + 4 * k); /* NP_TABLE_F32 */
+    vec x = zero();
+    for (size_t row = 0; row < p->rows; row++) x[row] = job->rows[row * p->channels + k];
+    acc = multiply_add(x, broadcast(weight(panel, p->layout, width, k * width + n)), acc);
+  }
+  if (p->layout != NP_PANELS_INT8) return acc;
+  return acc * number(panel + (4 + p->channels) * width + 4 * n);
+}
+
+/* The dot product of a row with a row of the table. */
+static float dot(const np_gemv_job *job, size_t row, size_t output) {
+  const size_t channels = job->params->channels;
+  const float *x = job->rows + row * channels;
+  const float *w = (const float *)job->params->packed + output * channels;
+  vec acc[SPANS] = {zero()};
+  for (size_t k = 0; k < channels; k += REDUCED_LANES) {
+    for (int s = 0; s < SPANS; s++) {
+      const size_t at = k + (size_t)s * LANES, some = lanes_of_span(channels - k, s);
+      if (some == 0) break;
+      acc[s] = multiply_add(load_some(x + at, some), load_some(w + at, some), acc[s]);
     }
   }
-  if (p->layout != NP_PANELS_INT8) return sum;
-  return sum * number((const uint8_t *)weights + width * p->channels + 4 * n);
+  return sum_of_spans(acc);
+}
+
+static float clamped(const struct np_gemv_params *p, float x) {
+  return x < p->epilogue.low ? p->epilogue.low : x > p->epilogue.high ? p->epilogue.high : x;
+}
+
+static void table(const np_gemv_job *job, size_t first, size_t last) {
+  const struct np_gemv_params *p = job->params;
+  for (size_t n = first; n < last && (n % 64 || !np_cancel_check()); n++) {
+    for (size_t row = 0; row < p->rows; row++) {
+      const size_t at = row * p->outputs + n;
+      float x = dot(job, row, n);
+      if (job->before != NULL) x += job->before[at];
+      job->out[at] = clamped(p, x);
+    }
+  }
 }
 
 static void panels(const np_gemv_job *job, np_gemv_region region, size_t width, size_t first,
@@ -46,13 +82,13 @@ static void panels(const np_gemv_job *job, np_gemv_region region, size_t width, 
     const uint8_t *panel = region.packed + i * region.panel_bytes;
     const size_t column = region.column + i * width;
     for (size_t n = 0; n < width && column + n < p->outputs; n++) {
+      vec acc = broadcast(p->layout == NP_PANELS_F16 ? half(panel + 2 * n) : number(panel + 4 * n));
+      for (size_t row = 0; row < p->rows && job->before != NULL; row++) {
+        acc[row] += job->before[row * p->outputs + column + n];
+      }
+      acc = accumulated(job, panel, width, acc, n);
       for (size_t row = 0; row < p->rows; row++) {
-        const size_t at = row * p->outputs + column + n;
-        float x = accumulated(job, panel, width, row, n);
-        if (job->before != NULL) x += job->before[at];
-        job->out[at] = x < p->epilogue.low    ? p->epilogue.low
-                       : x > p->epilogue.high ? p->epilogue.high
-                                              : x;
+        job->out[row * p->outputs + column + n] = clamped(p, acc[row]);
       }
     }
   }
@@ -60,6 +96,10 @@ static void panels(const np_gemv_job *job, np_gemv_region region, size_t width, 
 
 void np_gemv_plain(const np_gemv_job *job, size_t first, size_t last) {
   const struct np_gemv_params *p = job->params;
+  if (p->layout == NP_TABLE_F32) {
+    table(job, first, last);
+    return;
+  }
   const size_t wide = p->panels - p->narrow;
   panels(job, np_gemv_wide(p), p->width, first, np_min(last, wide));
   if (last > wide) {

@@ -23,7 +23,7 @@ struct np_layer_norm_params {
 
 static void rows(np_job *job, size_t start, size_t count) {
   const struct np_layer_norm_params *p = job->params;
-  np_normalize_rows *normalize = NP_FOR_ISA(np_normalize_rows, p->target);
+  np_normalize_rows *normalize = NP_FROM_SSE4(np_normalize_rows, p->target);
   const ptrdiff_t *const strides[] = {p->x_strides, p->added_strides};
   const float *added = p->has_added ? job->inputs[p->has_bias ? 3 : 2] : NULL;
   const size_t end = start + count, line = p->sizes[2];

@@ -76,14 +76,17 @@ NP_INLINE void normalize(const np_normal_rows *p, const float *const x[], float 
       const vec plus = bias == NULL ? zero() : load(bias + i);
       for (int r = 0; r < rows; r++) {
         const vec normal = (load(x[r] + i) - mean[r]) * factor[r];
-        store(to[r] + i, normal * by + plus);
+        store(to[r] + i, multiply_add(normal, by, plus));
       }
     }
   }
+  if (whole == columns || np_cancelled()) return;
+  const size_t some = columns - whole;
+  const vec by = load_some(scale + whole, some);
+  const vec plus = bias == NULL ? zero() : load_some(bias + whole, some);
   for (int r = 0; r < rows; r++) {
-    for (size_t i = whole; i < columns; i++) {
-      to[r][i] = (x[r][i] - mean[r]) * factor[r] * scale[i] + (bias == NULL ? 0.0f : bias[i]);
-    }
+    const vec normal = (load_some(x[r] + whole, some) - mean[r]) * factor[r];
+    store_some(to[r] + whole, multiply_add(normal, by, plus), some);
   }
 }
 

@@ -22,4 +22,4 @@ typedef struct {
 
 typedef void np_normalize_rows(const np_normal_rows *rows);
 
-NP_DECLARE_FOR_ISAS(np_normalize_rows, np_normalize_rows);
+NP_DECLARE_FROM_SSE4(np_normalize_rows, np_normalize_rows);

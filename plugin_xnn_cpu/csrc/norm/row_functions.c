@@ -124,7 +124,7 @@ static void softmax(np_job *job, size_t start, size_t count) {
   const struct np_rows_params *p = job->params;
   const size_t first = start * p->columns;
   const float *x = (const float *)job->inputs[0] + first;
-  NP_FOR_ISA(np_softmax_rows, p->target)(x, (float *)job->out + first, count, p->columns);
+  NP_FROM_SSE4(np_softmax_rows, p->target)(x, (float *)job->out + first, count, p->columns);
 }
 
 int np_rows(np_job *job) {

@@ -28,10 +28,12 @@ NP_INLINE vec load_units(const float *from, size_t count) {
 NP_INLINE vec decay(vec x) {
   vec a = (vec)((ivec)x & 0x7fffffff);
   a = choose(a < 87.0f, a, broadcast(87.0f));
-  const vec shifted = a * -1.44269504f + SHIFT, n = shifted - SHIFT;
-  const vec r = (-a - n * 0.693359375f) - n * -2.12194440e-4f;
-  const vec p = NP_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f, 0.0418979749f,
-                               0.00829030573f);
+  const vec shifted = multiply_add(a, broadcast(-1.44269504f), broadcast(SHIFT));
+  const vec n = shifted - SHIFT;
+  const vec r = multiply_add(n, broadcast(2.12194440e-4f), /* ln 2 in two parts */
+                             multiply_add(n, broadcast(-0.693359375f), -a));
+  const vec p = NP_VECTOR_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f,
+                                      0.0418979749f, 0.00829030573f);
   const vec e = (vec)((ivec)p + ((ivec)shifted << 23));
   return choose(a < 87.0f, e, broadcast(0));
 }

@@ -5,11 +5,11 @@
 #include "runtime/cancel.h"
 
 static np_recurrent_code *best(const struct np_recurrent_params *p) {
-  if (!p->quantized) return NP_FOR_ISA(np_recurrent, p->target);
+  if (!p->quantized) return NP_FROM_SSE4(np_recurrent, p->target);
 #ifdef NP_CHOOSES_CPU
   if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) return np_recurrent_int8_avx512vnni;
 #endif
-  return NP_FOR_ISA(np_recurrent_int8, p->target);
+  return NP_FROM_SSE4(np_recurrent_int8, p->target);
 }
 
 size_t np_recurrent_lanes(int32_t target) {

@@ -31,8 +31,8 @@ typedef struct {
 typedef void np_recurrent_code(const np_recurrent_job *job, size_t direction, size_t step,
                                size_t first, size_t last, size_t number, int phase);
 
-NP_DECLARE_FOR_ISAS(np_recurrent_code, np_recurrent);
-NP_DECLARE_FOR_ISAS(np_recurrent_code, np_recurrent_int8); /* of int8 weights */
+NP_DECLARE_FROM_SSE4(np_recurrent_code, np_recurrent);
+NP_DECLARE_FROM_SSE4(np_recurrent_code, np_recurrent_int8); /* of int8 weights */
 np_recurrent_code np_recurrent_int8_avx512vnni;
 
 /* Gates whose weights lie side by side, and those of the second phase. */

@@ -18,5 +18,5 @@ typedef struct {
 
 typedef void np_reduce_floats(const np_float_reduction *job);
 
-NP_DECLARE_FOR_ISAS(np_reduce_floats, np_reduce_rows);
-NP_DECLARE_FOR_ISAS(np_reduce_floats, np_reduce_columns);
+NP_DECLARE_FROM_SSE4(np_reduce_floats, np_reduce_rows);
+NP_DECLARE_FROM_SSE4(np_reduce_floats, np_reduce_columns);

@@ -202,7 +202,7 @@ static void part_of_floats(np_job *job, size_t thread, size_t index) {
     some.columns = columns.count;
     some.out = (float *)job->out + kept * p->columns + columns.first;
     if (mean) some.divisor = (float)some.rows;
-    NP_FOR_ISA(np_reduce_columns, p->target)(&some);
+    NP_FROM_SSE4(np_reduce_columns, p->target)(&some);
     return;
   }
   const np_range results = np_range_of(index, p->tile, p->kept_count);
@@ -212,7 +212,7 @@ static void part_of_floats(np_job *job, size_t thread, size_t index) {
   some.columns = p->row;
   some.out = (float *)job->out + results.first;
   if (mean) some.divisor = (float)p->row;
-  NP_FOR_ISA(np_reduce_rows, p->target)(&some);
+  NP_FROM_SSE4(np_reduce_rows, p->target)(&some);
 }
 
 static void part(np_job *job, size_t thread, size_t index) {

@@ -74,6 +74,9 @@ __attribute__((constructor)) static void detect(void) {
   neon_dot_in_use = true;
 #endif
   level_in_use = np_isa_detected();
+#ifdef __x86_64__
+  if (level_in_use == NP_TARGET_PLAIN) level_in_use = NP_TARGET_SSE4;
+#endif
 }
 
 int32_t np_isa(void) { return level_in_use; }
@@ -87,7 +90,8 @@ bool np_isa_has_vbmi(void) { return vbmi_in_use; }
 bool np_isa_has_neon_dot(void) { return neon_dot_in_use; }
 
 void np_isa_cap(int32_t level) {
-  if (level < level_in_use) level_in_use = level;
+  const int32_t most = np_isa_detected();
+  level_in_use = level < most ? level : most;
   vbmi_in_use = false;
   neon_dot_in_use = false;
 }

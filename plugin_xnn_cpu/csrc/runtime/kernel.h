@@ -59,6 +59,18 @@
 #define NP_FOR_ISA(name, target) ((void)(target), name##_plain)
 #endif
 
+/* The same of a template that has code for SSE4 too; PLAIN's serves it otherwise. */
+#ifdef __x86_64__
+#define NP_DECLARE_FROM_SSE4(type, name) \
+  NP_DECLARE_FOR_ISAS(type, name);       \
+  extern type name##_sse4
+#define NP_FROM_SSE4(name, target) \
+  (np_isa_for(target) == NP_TARGET_SSE4 ? name##_sse4 : NP_FOR_ISA(name, target))
+#else
+#define NP_DECLARE_FROM_SSE4 NP_DECLARE_FOR_ISAS
+#define NP_FROM_SSE4 NP_FOR_ISA
+#endif
+
 /* Below this many bytes, waking the workers costs more than it saves. */
 #ifndef NP_PARALLEL_MIN_BYTES
 #define NP_PARALLEL_MIN_BYTES 65536

@@ -10,6 +10,8 @@
 
 #ifdef __x86_64__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -73,18 +75,9 @@ NP_INLINE vec clamp(vec x, float low, float high) {
   return smaller(broadcast(high), larger(broadcast(low), x));
 }
 
-/* x · y + z, rounded once where the instruction set has FMA. */
-NP_INLINE vec multiply_add(vec x, vec y, vec z) {
-#if defined(__AVX512F__) && LANES == 16
-  return (vec)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
-#elif defined(__AVX2__) && LANES == 8
-  return (vec)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
-#else
-  return x * y + z;
-#endif
-}
+#if defined(__SSE2__) && LANES == 4 && !defined(__FMA__) && !defined(NP_UNFUSED)
+#define NP_EMULATES_FMA
 
-#if defined(__SSE2__) && LANES == 4 && !defined(__FMA__)
 /* Two lanes of x · y + z in double, where x · y is exact. `odd` becomes not 0 where that, rounded to
  * float, may be rounded otherwise than once: halfway between two floats, or where floats are
  * subnormal. */
@@ -102,12 +95,16 @@ NP_INLINE __m128d multiply_add_wide(__m128 x, __m128 y, __m128 z, __m128i *odd) 
 }
 #endif
 
-/* x · y + z, rounded once with every instruction set; without FMA that takes some ten times as
- * long. */
-NP_INLINE vec fused_multiply_add(vec x, vec y, vec z) {
-#if LANES >= 8 && defined(__AVX2__)
-  return multiply_add(x, y, z);
-#elif defined(__SSE2__) && LANES == 4 && !defined(__FMA__)
+/* x · y + z, rounded once with every instruction set but SSE4: without FMA, in double, that takes
+ * some ten times as long as a multiplication and an addition, which SSE4 has. */
+NP_INLINE vec multiply_add(vec x, vec y, vec z) {
+#if defined(__AVX512F__) && LANES == 16
+  return (vec)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+#elif defined(__AVX2__) && LANES == 8
+  return (vec)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+#elif defined(NP_UNFUSED)
+  return x * y + z;
+#elif defined(NP_EMULATES_FMA)
   const __m128 a = (__m128)x, b = (__m128)y, c = (__m128)z;
   __m128i odd = _mm_setzero_si128();
   const __m128d low = multiply_add_wide(a, b, c, &odd);
@@ -118,6 +115,8 @@ NP_INLINE vec fused_multiply_add(vec x, vec y, vec z) {
   }
   for (int i = 0; i < LANES; i++) x[i] = __builtin_fmaf(x[i], y[i], z[i]);
   return x;
+#elif defined(__aarch64__) && LANES == 4
+  return (vec)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y);
 #else
   for (int i = 0; i < LANES; i++) x[i] = __builtin_fmaf(x[i], y[i], z[i]);
   return x;

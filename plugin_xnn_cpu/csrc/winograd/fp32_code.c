@@ -4,6 +4,10 @@
 
 #define MOST 6 /* elements along an axis */
 
+NP_INLINE vec add_scaled(const float factor, vec x, vec y) {
+  return multiply_add(broadcast(factor), x, y);
+}
+
 /* The input transform (Bᵀ d) along one axis; elements of d and v are `from` and `to` apart. */
 NP_INLINE void transform_input_axis(const int tile, const vec *d, const int from, vec *v,
                                    const int to) {
@@ -15,14 +19,17 @@ NP_INLINE void transform_input_axis(const int tile, const vec *d, const int from
     return;
   }
   const float a = NP_WINOGRAD_NEAR, b = NP_WINOGRAD_FAR;
-  const vec even_a = d[4 * from] - b * b * d[2 * from], odd_a = d[3 * from] - b * b * d[from];
-  const vec even_b = d[4 * from] - a * a * d[2 * from], odd_b = d[3 * from] - a * a * d[from];
-  v[0] = a * a * b * b * d[0] + (d[4 * from] - (a * a + b * b) * d[2 * from]);
-  v[to] = even_a + a * odd_a;
-  v[2 * to] = even_a - a * odd_a;
-  v[3 * to] = even_b + b * odd_b;
-  v[4 * to] = even_b - b * odd_b;
-  v[5 * to] = a * a * b * b * d[from] + (d[5 * from] - (a * a + b * b) * d[3 * from]);
+  const vec even_a = add_scaled(-b * b, d[2 * from], d[4 * from]);
+  const vec odd_a = add_scaled(-b * b, d[from], d[3 * from]);
+  const vec even_b = add_scaled(-a * a, d[2 * from], d[4 * from]);
+  const vec odd_b = add_scaled(-a * a, d[from], d[3 * from]);
+  const float both = a * a + b * b, product = a * a * b * b;
+  v[0] = add_scaled(product, d[0], add_scaled(-both, d[2 * from], d[4 * from]));
+  v[to] = add_scaled(a, odd_a, even_a);
+  v[2 * to] = add_scaled(-a, odd_a, even_a);
+  v[3 * to] = add_scaled(b, odd_b, even_b);
+  v[4 * to] = add_scaled(-b, odd_b, even_b);
+  v[5 * to] = add_scaled(product, d[from], add_scaled(-both, d[3 * from], d[5 * from]));
 }
 
 /* The output transform (Aᵀ m) along one axis. */
@@ -37,9 +44,9 @@ NP_INLINE void transform_output_axis(const int tile, const vec *m, const int fro
   const float a = NP_WINOGRAD_NEAR, b = NP_WINOGRAD_FAR;
   const vec plus_b = m[3 * from] + m[4 * from], minus_b = m[3 * from] - m[4 * from];
   y[0] = m[0] + (plus_a + plus_b);
-  y[to] = a * minus_a + b * minus_b;
-  y[2 * to] = a * a * plus_a + b * b * plus_b;
-  y[3 * to] = a * a * a * minus_a + (b * b * b * minus_b + m[5 * from]);
+  y[to] = add_scaled(a, minus_a, b * minus_b);
+  y[2 * to] = add_scaled(a * a, plus_a, b * b * plus_b);
+  y[3 * to] = add_scaled(a * a * a, minus_a, add_scaled(b * b * b, minus_b, m[5 * from]));
 }
 
 NP_INLINE void transform_vector(const int tile, const float *const *pixels, size_t at,

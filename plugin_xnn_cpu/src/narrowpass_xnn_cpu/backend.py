@@ -73,12 +73,16 @@ class XnnCpuBackend(Backend):
         return found
 
     def instruction_sets(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the levels of this processor, each with the variable that caps kernels at it."""
+        """Return the levels of this processor, each with the variable that caps kernels at it.
+
+        ``sse4``, which is faster without FMA and has other bits, is left out.
+        """
         from narrowpass_xnn_cpu.native import isa
         from narrowpass_xnn_cpu.native.library import extension
 
-        count = isa.LEVELS.index(isa.in_use(extension().lib)) + 1
-        return {level: {isa.VARIABLE: level} for level in isa.LEVELS[:count]}
+        highest = max(isa.in_use(extension().lib), isa.SAME_BITS[0], key=isa.LEVELS.index)
+        levels = isa.SAME_BITS[: isa.SAME_BITS.index(highest) + 1]
+        return {level: {isa.VARIABLE: level} for level in levels}
 
     def default_pipeline(self, passes: Collection[str]) -> str:
         """Return ``fold``, and ``repair-quantized`` for quantized models, those that are installed.

@@ -96,7 +96,7 @@ FEEDFORWARD = {
 }
 
 KNOWN = {fully_connected(), "attention", "layer-norm", "add + layer-norm", "rotary", "where"}
-EPILOGUES = {"xnn add", "xnn gelu", "xnn multiply", "gate"}
+EPILOGUES = {"xnn add", "gelu", "xnn multiply", "gate"}
 """Fused into the epilogue of a matmul where the kernel is our own; a factor never is."""
 
 

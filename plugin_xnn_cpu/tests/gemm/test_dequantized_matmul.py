@@ -17,7 +17,7 @@ from xnn_kit import compile_model
 
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul, upcast_is_faster
+from narrowpass_xnn_cpu.native.own.upcast import MIN_ROWS, UpcastMatmul, upcasts
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
@@ -56,7 +56,7 @@ def test_matmul(target, outputs, channels, rows, threads, clamped, seed):
     limits = (-1.0, 2.0) if clamped else (-np.inf, np.inf)
     operator, matrix, bias = create(outputs, channels, seed, limits)
     if operator is None:
-        assert not upcast_is_faster()
+        assert not upcasts(MIN_ROWS)
         return
     x = np.random.default_rng(seed + 1).standard_normal((rows, channels)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
@@ -85,8 +85,6 @@ def test_int8_weights_are_dequantized_by_our_kernel(rows):
     x = RNG.standard_normal((rows, 96)).astype(np.float32)
     program = compile_model(model)
     (plan,) = [plan for plan in program.explain() if plan.node == "matmul"]
-    assert (
-        "xnn" in plan.kernel
-    ) != upcast_is_faster()  # of many rows, where their number is not known
+    assert ("xnn" in plan.kernel) != upcasts(MIN_ROWS)  # of many rows, where their number is not known
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(program.run({"x": x})["y"], wanted, rtol=1e-5, atol=2e-5)

@@ -178,4 +178,4 @@ def test_upcast_int8_weights_have_no_fused_function():
     )
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
     kernels = run(proto, sizes(proto, 3))
-    assert kernels[-1] == "xnn gelu"
+    assert kernels[-1] == "gelu"

@@ -127,7 +127,7 @@ def test_plans_are_selected_for_another_processor_without_the_library(monkeypatc
             plan = plan_of("select", "main", model.clone()).text()
         (line,) = [line for line in plan.splitlines() if 'node "head"' in line]
         selected[level] = line.partition("kernel: ")[2].partition(" (")[0]
-    assert selected.pop("plain") == '"xnnpack fully connected'
+    assert selected.pop("sse4") == '"xnnpack fully connected'
     assert set(selected.values()) == {'"own fully connected'}
 
 
@@ -137,7 +137,7 @@ def test_fused_operations_have_their_nodes_and_epilogue():
     assert 'node "relu"' in first
     assert "epilogue Epilogue(limits: [0.0, inf])" in first
     (second,) = [line for line in plan.splitlines() if 'node "second"' in line]
-    # XNNPACK's convolutions, which processors without AVX2 get, have no residual.
+    # XNNPACK's convolutions, which SSE4 and Neon get, have no residual.
     assert ('residual "r"' in second) == (target.current().fp32_lanes > 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 from edge_kit import EDGES, FLAT, UNIT, Cases
@@ -42,6 +44,11 @@ FUNCTIONS = {
     "sinh": np.sinh,
     "cosh": np.cosh,
     "asinh": np.arcsinh,
+    "tanh": np.tanh,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "gelu": lambda x: x * np.vectorize(math.erfc, [float])(-x / math.sqrt(2)) / 2,
+    "tanh gelu": lambda x: x * logistic(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+    "hard swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
 }
 del FUNCTIONS["erf"]  # numpy has none: test_math_functions.py has it
 
@@ -50,6 +57,7 @@ del FUNCTIONS["erf"]  # numpy has none: test_math_functions.py has it
 def function(kernel, count, name):
     """A few units: the approximations' own errors are those of test_math_functions.py."""
     x = np.clip(kernel.floats(count), -1.5, 1.5)
+    x = np.abs(x) + np.float32(0.125) if name == "rsqrt" else x
     expected = FUNCTIONS[name](x.astype(np.float64)).astype(np.float32)
     kernel.expect(kernels.function(count, name), [x], expected, 8 * UNIT)
 

@@ -16,7 +16,6 @@ UNARY = {
     "negate": np.negative,
     "clamp": lambda x: np.clip(x, -0.5, 1),
     "leaky_relu": lambda x: np.where(x < 0, 0.25 * x, x),
-    "tanh": np.tanh,
     "floor": np.floor,
 }
 PARAMETERS = {"clamp": (-0.5, 1.0), "leaky_relu": (0.25,)}

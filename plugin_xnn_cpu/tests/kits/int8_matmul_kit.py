@@ -10,12 +10,12 @@ from oracle_kit import expected_outputs
 from narrowpass_planning.plan.executor import Entry
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.own.upcast import upcast_is_faster
+from narrowpass_xnn_cpu.native.own.upcast import MIN_ROWS, upcasts
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 
 RNG = np.random.default_rng(31)
-WEIGHTS = f"{'' if upcast_is_faster() else 'xnn '}fully connected in int8 (weights)"
+WEIGHTS = f"{'' if upcasts(MIN_ROWS) else 'xnn '}fully connected in int8 (weights)"
 OURS = target.current().int8_is_own or not target.current().has_fma
 ROWS = f"{'' if OURS else 'xnn '}fully connected in int8 (rows too)"
 

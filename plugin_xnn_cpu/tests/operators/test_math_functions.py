@@ -48,6 +48,7 @@ FUNCTIONS = {
     "Asinh": ({}, np.arcsinh, (-1e6, 1e6), 0.51),
     "Acosh": ({}, np.arccosh, (1, 1e6), 0.51),
     "Atanh": ({}, np.arctanh, (-1, 1), 0.51),
+    "Tanh": ({}, np.tanh, (-12, 12), 6),
 }
 
 OPSETS = {"Mish": 18, "Swish": 24}
@@ -82,6 +83,20 @@ def test_the_error_is_as_stated(kind):
     unit = np.spacing(np.abs(exact[normal]).astype(np.float32)).astype(np.float64)
     error = np.abs(got[normal].astype(np.float64) - exact[normal]) / unit
     assert error.max() <= most, x[normal][error.argmax()]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_error_of_gelu_is_a_part_of_its_argument(approximate):
+    x = arguments(-20, 20)
+    model = one_node("Gelu", [["n"]], opset=20, approximate=approximate)
+    (got,) = compile_model(model).run({"x0": x}).values()
+    wide = np.float64(x)
+    gate = ERF(wide / math.sqrt(2))
+    if approximate == "tanh":
+        gate = np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))
+    error = np.abs(got - wide * (1 + gate) / 2)
+    assert (error <= 2.5e-7 * np.abs(wide)).all(), x[(error / np.abs(wide)).argmax()]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FUNCTIONS if kind not in OPSETS])

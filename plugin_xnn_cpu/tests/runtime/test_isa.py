@@ -85,7 +85,7 @@ def test_an_unknown_level_is_refused():
         "from narrowpass_xnn_cpu.backend import XnnCpuBackend; print(XnnCpuBackend().available())"
     )
     reason = process(code, "avx3").stdout
-    assert reason.startswith("NARROWPASS_ISA: 'avx3' is none of plain, avx2, avx512,")
+    assert reason.startswith("NARROWPASS_ISA: 'avx3' is none of sse4, plain, avx2, avx512,")
     assert "name one of them, or unset it" in reason
 
 

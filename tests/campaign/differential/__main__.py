@@ -26,8 +26,8 @@ from differential.slices import OPERATORS, run_slice
 from differential.subjects import Finding
 
 ROOT = Path(__file__).resolve().parents[1]
-PLAIN = "plain"
-"""The level without FMA, which has bits of its own."""
+UNFUSED = "sse4"
+"""The level that rounds a multiplication and an addition each, and has bits of its own."""
 
 
 def levels() -> list[str]:
@@ -66,7 +66,7 @@ class Campaign:
             command = [sys.executable, "-X", "faulthandler", "-m", "differential"]
             command += ["--slice", str(first), "--cases", str(end - first)]
             command += ["--out", str(self.folder), "--state", str(state)]
-            if level == PLAIN:
+            if level == UNFUSED:
                 command += ["--no-bits"]
             elif again:
                 command += ["--again", str(again.start), str(again.stop)]
@@ -190,7 +190,7 @@ def main() -> None:
             count = min(given.part, given.seed + given.cases - first)
             level = names[index % len(names)]
             pool.submit(campaign.slice, first, count, level, before)
-            if level != PLAIN:
+            if level != UNFUSED:
                 before = range(first, first + count)
     campaign.compare_levels()
     text = campaign.report() + f"\n{time.monotonic() - began:.0f} s; cases are in {folder}\n"

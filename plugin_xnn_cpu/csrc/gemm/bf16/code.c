@@ -78,7 +78,7 @@ NP_INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, co
     }
     UNROLL for (int r = 0; r < rows; r++) {
       const vec all = x[r][2 * k + 1] - (vec){0};
-      UNROLL for (int v = 0; v < vectors; v++) acc[r][v] += all * w[v];
+      UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = multiply_add(all, w[v], acc[r][v]);
     }
   }
   UNROLL for (int v = 0; v < vectors; v++) {
@@ -86,7 +86,7 @@ NP_INLINE void add(vec acc[ROWS][VECTORS], const element *const *x, size_t k, co
   }
   UNROLL for (int r = 0; r < rows; r++) {
     const vec all = x[r][2 * k] - (vec){0};
-    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] += all * w[v];
+    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = multiply_add(all, w[v], acc[r][v]);
   }
 }
 #endif

@@ -7,9 +7,6 @@
 
 #include "gemm/fp32/panel.h"
 
-/* That are upcast at a time: lanes of the code of AVX-512. */
-#define NP_INT8_WEIGHTS_NR 16
-
 /* out = clamp(row · matrix + bias, low, high), of a matrix that lies as NP_PANELS_INT8 says. Panels
  * that lie one after the other are upcast together, a part of the inputs at a time, into the scratch
  * memory of a thread, and all rows of a row tile are multiplied with them there. Accumulators are
@@ -19,7 +16,8 @@ struct np_gemm_int8_weights_params {
   size_t rows;
   size_t channels;
   size_t outputs;
-  size_t width; /* of a panel: a multiple of NP_INT8_WEIGHTS_NR */
+  size_t width; /* of a panel: a multiple of `lanes` */
+  size_t lanes; /* columns that are upcast at a time: 16 or 8 */
   size_t panel_bytes;
   size_t together; /* panels */
   size_t depth;    /* inputs of a part */
@@ -34,15 +32,24 @@ struct np_gemm_int8_weights_params {
   size_t thread_scratch; /* bytes */
 };
 
-#define PIECE NP_INT8_WEIGHTS_NR
+#define MOST_LANES 16
 
-/* Weights of some inputs of PIECE columns, `width` apart. */
+NP_INLINE void upcast_lanes(const int8_t *restrict weights, size_t width, size_t inputs,
+                            float *restrict out, size_t stride, const size_t lanes) {
+  for (size_t k = 0; k < inputs; k++, weights += width, out += stride) {
+    for (size_t n = 0; n < lanes; n++) out[n] = (float)weights[n];
+  }
+}
+
+/* Weights of some inputs of `lanes` columns, `width` apart. */
 NP_MULTIVERSIONED(void, upcast,
                   (const int8_t *restrict weights, size_t width, size_t inputs,
-                   float *restrict out, size_t stride),
-                  (weights, width, inputs, out, stride)) {
-  for (size_t k = 0; k < inputs; k++, weights += width, out += stride) {
-    for (size_t n = 0; n < PIECE; n++) out[n] = (float)weights[n];
+                   float *restrict out, size_t stride, size_t lanes),
+                  (weights, width, inputs, out, stride, lanes)) {
+  if (lanes == MOST_LANES) {
+    upcast_lanes(weights, width, inputs, out, stride, MOST_LANES);
+  } else {
+    upcast_lanes(weights, width, inputs, out, stride, MOST_LANES / 2);
   }
 }
 
@@ -63,16 +70,16 @@ NP_MULTIVERSIONED(void, finish_rows,
  * scales, and scales. */
 static void upcast_panels(const struct np_gemm_int8_weights_params *p, size_t first, size_t start,
                           size_t inputs, size_t stride, float *out, float *bias, float *scale) {
-  for (size_t column = 0; column < stride; column += PIECE) {
+  for (size_t column = 0; column < stride; column += p->lanes) {
     const size_t within = column % p->width;
     const uint8_t *panel =
         (const uint8_t *)p->packed + (first + column / p->width) * p->panel_bytes;
     const float *added = (const float *)panel + within; /* over the scale */
     const int8_t *weights = (const int8_t *)(panel + p->width * sizeof *added);
     const float *scales = (const float *)(weights + p->width * p->channels) + within;
-    upcast(weights + start * p->width + within, p->width, inputs, out + column, stride);
-    memcpy(bias + column, added, PIECE * sizeof *bias);
-    memcpy(scale + column, scales, PIECE * sizeof *scale);
+    upcast(weights + start * p->width + within, p->width, inputs, out + column, stride, p->lanes);
+    memcpy(bias + column, added, p->lanes * sizeof *bias);
+    memcpy(scale + column, scales, p->lanes * sizeof *scale);
   }
 }
 
@@ -80,7 +87,7 @@ static void upcast_panels(const struct np_gemm_int8_weights_params *p, size_t fi
 static void part(np_job *job, size_t thread, size_t index) {
   static const int32_t runs[1] = {0};
   const struct np_gemm_int8_weights_params *p = job->params;
-  np_fp32_multiply *multiply = np_fp32_multiply_for(PIECE, p->target);
+  np_fp32_multiply *multiply = np_fp32_multiply_for(p->lanes, p->target);
   const np_range rows = np_range_of(index / p->parts, p->row_tile, p->rows);
   const size_t side = index % p->parts, panels = np_ceil_div(p->outputs, p->width);
   const size_t groups = np_ceil_div(panels, p->together);
@@ -100,7 +107,7 @@ static void part(np_job *job, size_t thread, size_t index) {
       const size_t column = n * p->width;
       const size_t columns = np_min(end * p->width, p->outputs) - column;
       /* Code for few columns has rows of weights of as many registers as it needs. */
-      const size_t stride = np_ceil_div(columns, PIECE) * PIECE;
+      const size_t stride = np_ceil_div(columns, p->lanes) * p->lanes;
       const size_t inputs = ends ? left : p->depth;
       float *out = (float *)job->out + rows.first * p->outputs + column;
       upcast_panels(p, n, start, inputs, stride, weights, bias, scales);
@@ -116,7 +123,7 @@ static void part(np_job *job, size_t thread, size_t index) {
           .prefetch = weights, /* they are near already */
           .bias = start == 0 ? bias : NULL,
           .columns = columns,
-          .lanes = PIECE,
+          .lanes = p->lanes,
           .out = out,
           .out_stride = p->outputs,
           .low = -INFINITY,

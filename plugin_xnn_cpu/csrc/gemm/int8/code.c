@@ -122,7 +122,7 @@ NP_INLINE void tile(const np_int8_panel *p, size_t first, const int rows, const 
       vec x[VECTORS];
       UNROLL for (int v = 0; v < vectors; v++) {
         const vec sum = to_floats(acc[r][v]) * p->row_scales[row];
-        x[v] = fused_multiply_add(sum, load(scales + LANES * v), load(bias + LANES * v));
+        x[v] = multiply_add(sum, load(scales + LANES * v), load(bias + LANES * v));
         x[v] = clamp(x[v], p->low, p->high);
       }
       store_columns((float *)p->out + row * p->out_stride, x, vectors, p->columns);

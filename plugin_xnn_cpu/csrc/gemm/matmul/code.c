@@ -18,7 +18,7 @@ NP_INLINE vec accumulate(vec x, vec y, vec z) {
   __asm__("vfmadd231ps %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
   return z;
 #else
-  return x * y + z;
+  return multiply_add(x, y, z);
 #endif
 }
 

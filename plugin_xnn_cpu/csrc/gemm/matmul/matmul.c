@@ -3,7 +3,7 @@
 
 #include "gemm/matmul/micro_kernel.h"
 
-size_t np_matmul_lanes(int32_t target) { return NP_FOR_ISA(&np_matmul_code, target)->lanes; }
+size_t np_matmul_lanes(int32_t target) { return NP_FROM_SSE4(&np_matmul_code, target)->lanes; }
 
 typedef struct {
   const struct np_matmul_params *params;
@@ -156,7 +156,7 @@ static void part(void *context, size_t thread, size_t index) {
 int np_matmul(np_job *job) {
   const struct np_matmul_params *p = job->params;
   const struct np_epilogue *e = &p->epilogue;
-  const np_matmul_code *code = NP_FOR_ISA(&np_matmul_code, p->target);
+  const np_matmul_code *code = NP_FROM_SSE4(&np_matmul_code, p->target);
   const int simple = e->function == NP_EPILOGUE_CLAMP && e->residual == NP_RESIDUAL_NONE;
   const int scaled = p->alpha != 1.0f || p->has_bias;
   matmul_job task = {

@@ -52,4 +52,4 @@ typedef struct {
   size_t most_vectors; /* of a panel */
 } np_matmul_code;
 
-NP_DECLARE_FOR_ISAS(const np_matmul_code, np_matmul_code);
+NP_DECLARE_FROM_SSE4(const np_matmul_code, np_matmul_code);

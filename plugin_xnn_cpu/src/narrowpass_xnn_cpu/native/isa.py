@@ -12,18 +12,21 @@ import platform
 from pathlib import Path
 from typing import Any
 
-LEVELS = ("plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx")
-"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_PLAIN`` on. Each includes those before
-it; ``plain`` is x86-64-v2, below which XNNPACK calls kernels that it does not have."""
+LEVELS = ("sse4", "plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx")
+"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_SSE4`` on. Each includes those before it. ``sse4``
+and ``plain`` are x86-64-v2, below which XNNPACK calls kernels that it does not have; ``plain`` rounds
+as FMA does, which takes longer, and is also the level of other processors than x86-64."""
+SAME_BITS = LEVELS[LEVELS.index("plain") :]
+"""Levels with which results have the same bits; ``sse4`` has other ones."""
 VARIABLE = "NARROWPASS_ISA"
 
 _CPUINFO = "libnarrowpass_xnn_threadpool.so"
 _ABOVE = "above all levels"
 _TABLE_SIZE = 85
 _FEATURES = {
-    "ssse3": (0x11, "plain"),
-    "sse4_1": (0x12, "plain"),
-    "sse4_2": (0x13, "plain"),
+    "ssse3": (0x11, "sse4"),
+    "sse4_1": (0x12, "sse4"),
+    "sse4_2": (0x13, "sse4"),
     "avx": (0x16, "avx2"),
     "avx_vnni": (0x17, _ABOVE),
     "fma": (0x18, "avx2"),
@@ -118,16 +121,16 @@ def listed(present: frozenset[str]) -> str:
     Args:
         present: features of the processor, as Linux names them.
     """
-    found = LEVELS[0]
+    found = "plain"
     if platform.machine() != "x86_64":
         return found
-    for level in LEVELS[1:]:
+    for level in LEVELS[LEVELS.index("avx2") :]:
         wanted = {name for name, (_, first) in _FEATURES.items() if first == level}
         if not (wanted or _TILES) <= present:
             break
         found = level
-    capped = cap()
-    return min(found, capped, key=LEVELS.index) if capped else found
+    capped = cap() or (found if found != "plain" else "sse4")
+    return min(found, capped, key=LEVELS.index)
 
 
 def in_use(lib: Any) -> str:

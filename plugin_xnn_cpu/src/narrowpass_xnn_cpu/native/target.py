@@ -22,7 +22,8 @@ class Target:
 
     Attributes:
         level: the instruction sets, one of `isa.LEVELS`.
-        fp32_lanes: SIMD lanes of our float32 GEMM; 0 where XNNPACK's is as fast.
+        fp32_lanes: SIMD lanes of our float32 GEMM; 0 where XNNPACK's is as fast. Where FMA is
+            emulated, those that panels are packed for.
         fp32_packing: SIMD lanes that our float32 panels are packed for: 16 for AVX-512, else 8.
         int8_is_own: whether our int8 kernels are faster than XNNPACK's.
         int8_group: the K-group of our int8 panels: 4 bytes for VNNI, otherwise 2 of int16.
@@ -57,8 +58,8 @@ class Target:
         """
         rank = isa.LEVELS.index
         ours = level if code == "best" or rank(code) > rank(level) else code
-        lanes = 16 if rank(level) >= rank("avx512") else 8 if level == "avx2" else 0
-        bf16 = code if code == "avx512bf16" else ours
+        lanes = 16 if rank(level) >= rank("avx512") else 8 if level != "sse4" and cpu.is_x86() else 0
+        bf16 = code if code == "avx512bf16" else max(ours, "plain", key=rank)
         return cls(
             level,
             lanes,
@@ -69,16 +70,21 @@ class Target:
             4 if rank(ours) >= rank("avx512vnni") else 2,
             ours == "avx512amx",
             "avx512" if bf16 == "avx512vnni" else bf16,
-            has_float16_gemm=lanes > 0,
+            has_float16_gemm=rank(level) >= rank("avx2"),
             float16_accumulates_in_float32=True,
             reads_unpacked=lanes > 0,
-            has_fma=lanes > 0 or not cpu.is_x86(),
+            has_fma=rank(level) >= rank("avx2") or not cpu.is_x86(),
         )
 
     @property
     def has_fp32_gemm(self) -> bool:
-        """Whether our GEMM and convolutions of float32 are faster than XNNPACK's."""
+        """Whether our GEMM and convolutions of float32 are used, not XNNPACK's."""
         return self.fp32_lanes > 0
+
+    @property
+    def emulates_fma(self) -> bool:
+        """Whether our kernels round as FMA does, and the processor has none, or may not use it."""
+        return self.has_fp32_gemm and not self.has_fma
 
     @property
     def has_bf16(self) -> bool:

@@ -101,15 +101,18 @@ def _image(facts: Facts, value: ir.Value) -> Image | None:
     return (batch if isinstance(batch, int) else 1), height, width
 
 
-def _is_depthwise(op: Op, per_group: int) -> bool:
-    return per_group == 1 and bool(op.get("group", 1) > 1)
+def _is_depthwise(op: Op, outputs: int, per_group: int) -> bool:
+    groups = op.get("group", 1)
+    # Several outputs for each channel are XNNPACK's, or groups of a convolution.
+    whole = outputs == groups or not target.current().emulates_fma
+    return per_group == 1 and bool(groups > 1) and whole
 
 
 def _conv_fuses_epilogue(op: Op, facts: Facts) -> bool:
     sizes = _kernel_dims(op, facts)
     if isinstance(sizes, str):
         return False
-    kernel_window, depthwise = _kernel_window(op, facts, sizes), _is_depthwise(op, sizes[1])
+    kernel_window, depthwise = _kernel_window(op, facts, sizes), _is_depthwise(op, *sizes[:2])
     dtype, attributes = facts.stored(op.required(1)).dtype, _conv_attributes(op, kernel_window)
     return fuses_epilogue(dtype, attributes, sizes[0], target.current(), depthwise=depthwise)
 
@@ -123,7 +126,7 @@ def lower_conv(op: Op, builder: Builder) -> None:
     outputs, per_group = kernel.shape[:2]
     perm = CHANNELS_LAST[len(kernel.shape)]
     attributes = _conv_attributes(op, kernel_window)
-    depthwise = _is_depthwise(op, per_group)
+    depthwise = _is_depthwise(op, outputs, per_group)
     processor = target.current()
     if bf16_is_own(kernel.dtype, processor, depthwise=depthwise):
         narrow = Conv2d(

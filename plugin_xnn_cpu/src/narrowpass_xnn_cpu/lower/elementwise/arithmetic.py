@@ -38,15 +38,21 @@ from narrowpass_xnn_cpu.native import kernels
 _UNARY = {
     "Ceil": "ceiling",
     "Floor": "floor",
-    "HardSwish": "hardswish",
     "Round": "bankers_rounding",
-    "Tanh": "tanh",
     "square": "square",
-    "rsqrt": "reciprocal_square_root",
-    "gelu": "gelu",
-    "tanh-gelu": "approxgelu",
 }
-"""Names in XNNPACK of unary operators without parameters, by operator or pattern."""
+"""Names in XNNPACK of unary operators without parameters, by operator or pattern. Each rounds once:
+others have other bits with other instruction sets."""
+
+_FUNCTIONS = {
+    **{name: name.lower() for name in ("Exp", "Log", "Sigmoid", "Sqrt", "Tanh")},
+    "HardSwish": "hard swish",
+    "gelu": "gelu",
+    "rsqrt": "rsqrt",
+    "silu": "silu",
+    "tanh-gelu": "tanh gelu",
+}
+"""Names of ``NP_FUNCTION_*``, by operator or pattern."""
 
 _BINARY = {
     "Add": "add",
@@ -155,7 +161,7 @@ def _sign(op: Op, builder: Builder) -> None:
 
 
 def _function(op: Op, builder: Builder) -> None:
-    function(op, builder, op.kind.lower())
+    function(op, builder, _FUNCTIONS[op.kind])
 
 
 def function(op: Op, builder: Builder, name: str) -> None:
@@ -164,7 +170,7 @@ def function(op: Op, builder: Builder, name: str) -> None:
 
 
 def _gelu(op: Op, builder: Builder) -> None:
-    unary(op, builder, "approxgelu" if op.get("approximate", "none") == "tanh" else "gelu")
+    function(op, builder, "tanh gelu" if op.get("approximate", "none") == "tanh" else "gelu")
 
 
 def _relu(op: Op, builder: Builder) -> None:
@@ -423,7 +429,7 @@ def _identity(op: Op, builder: Builder) -> None:
 RULES: tuple[Rule, ...] = (
     *rules(*_UNARY, lower=_unary, check=_check_floats),
     *rules(*_SIGNS, lower=_sign, check=_check_sign),
-    *rules("Exp", "Log", "Sigmoid", "Sqrt", "silu", lower=_function, check=_check_floats),
+    *rules(*_FUNCTIONS, lower=_function, check=_check_floats),
     *rules("Gelu", lower=_gelu, check=_check_floats),
     *rules("Relu", lower=_relu, check=_check_floats),
     *rules("LeakyRelu", lower=_leaky_relu, check=_check_floats),

@@ -25,10 +25,6 @@ from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
-_UNARY = {"gelu": "gelu", "tanh-gelu": "approxgelu", "hard-swish": "hardswish"}
-"""Names of activations in XNNPACK."""
-
-
 PLAIN = Epilogue()
 """The empty epilogue: accumulators are stored unchanged."""
 
@@ -147,4 +143,4 @@ def emit_separately(
 def _function(op: Op) -> Computation:
     if op.function == "clamp":
         return Unary("clamp", op.limits)
-    return Unary(_UNARY[op.function]) if op.function in _UNARY else Function(op.function)
+    return Function(op.function.replace("-", " "))

@@ -5,8 +5,8 @@ rows               matrix                               kernel
 =================  ===================================  ==========================================
 up to `MAX_ROWS`   panels of float32, float16 or int8   `Gemv`, which reads them in 8 to 12
                                                         streams: two thirds of the time
-from `MIN_ROWS`    panels of int8, on AVX-512           `UpcastMatmul`, which upcasts a weight once
-                                                        for a row tile, not for every seven rows
+from `MIN_ROWS`    panels of int8, on AVX-512; without  `UpcastMatmul`, which upcasts a weight once
+or any             FMA with any number of rows          for a row tile, not for every seven rows
 otherwise          any                                  the operator that packed the matrix
 =================  ===================================  ==========================================
 """
@@ -17,7 +17,7 @@ from typing import Self
 
 from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, Gemv
 from narrowpass_xnn_cpu.native.own.panels import Panels
-from narrowpass_xnn_cpu.native.own.upcast import MIN_ROWS, UpcastMatmul, upcast_is_faster
+from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul, upcasts
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
 
@@ -51,9 +51,9 @@ class RowDispatch:
         """Return the fastest operator for so many float32 rows: this or one of the same matrix."""
         if rows <= MAX_ROWS:
             return self.gemv(epilogue) or self
-        if rows < MIN_ROWS:
+        if not upcasts(rows):
             return self
-        if self._upcast is None and upcast_is_faster():
+        if self._upcast is None:
             panels = self.panels()
             if panels is not None and panels.layout.name == "NP_PANELS_INT8":
                 self._upcast = UpcastMatmul(panels, epilogue.limits)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from narrowpass_xnn_cpu.native import target
-from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.panels import PanelMatmul, Panels
 from narrowpass_xnn_cpu.native.own.tiling import (
     align_to_line,
@@ -29,13 +28,21 @@ _DEPTH = 768
 """KC: the block of K, for which 64 upcast columns stay in L2."""
 _ROW_TILE_BYTES = 1 << 19
 """Bytes of a row tile's inputs for a block of K, which stay in L2 too."""
+_MOST_LANES = 16
+"""Columns that are upcast at a time, those of a vector of AVX-512; code for any processor takes
+narrower panels, too."""
 _PARTS = 4
 """Parts for each thread: others take over those of a slow one."""
 
 
-def upcast_is_faster() -> bool:
-    """Return whether this kernel is faster than XNNPACK's on this processor: it needs AVX-512."""
-    return target.current().fp32_packing >= int(extension().lib.NP_INT8_WEIGHTS_NR)
+def upcasts(rows: int) -> bool:
+    """Return whether this kernel multiplies so many rows on this processor.
+
+    On AVX-512 it is faster than XNNPACK's with many. Where FMA is emulated, as XNNPACK's does not do,
+    it multiplies any number.
+    """
+    processor = target.current()
+    return (processor.fp32_packing == 16 and rows >= MIN_ROWS) or processor.emulates_fma
 
 
 class UpcastMatmul(PanelMatmul):
@@ -75,6 +82,7 @@ class UpcastMatmul(PanelMatmul):
         fields = {
             **common,
             **scratch,
+            "lanes": min(_MOST_LANES, width),
             "together": together,
             "depth": depth,
             "row_tile": row_tile,

@@ -42,8 +42,10 @@ Depthwise convolutions have other kernels (`benchmarks/kernels/fp32_depthwise.py
 most the time of XNNPACK's but with kernels of 3 x 3 and a stride of 2 on AVX2: there XNNPACK's take
 0.7 to 0.9 of the time, and are used for images of more than 14 columns unless the epilogue is more
 than a clamp. XNNPACK has kernels for 3, 4, 9 and 25 taps only; with others, such as 7 x 7, it takes
-15 to 50 times as long. XNNPACK's are used on processors without AVX2, and with several outputs for
-each channel. XNNPACK's kernels for Neon are near the peak of the processor.
+15 to 50 times as long. XNNPACK's are used on SSE4, and with several outputs for each channel.
+XNNPACK's kernels for Neon are near the peak of the processor.
+
+Where NARROWPASS_ISA names `plain`, ours are used though they are slow, for they round as FMA does.
 
 Bfloat16
 --------
@@ -119,7 +121,7 @@ _INT8, _DYNAMIC = "int8 x int8 -> int8", "dynamic int8 x int8"
 def _tile(tile: int) -> Callable[[Convolution, Target], str]:
     def reject_reason(problem: Convolution, target: Target) -> str:
         if not target.fp32_lanes:
-            return "no AVX2"
+            return xnnpack_is_faster(target)
         if not problem.winograd:
             return "Winograd's algorithm is switched off"
         best = winograd.tile_for(
@@ -130,8 +132,13 @@ def _tile(tile: int) -> Callable[[Convolution, Target], str]:
     return reject_reason
 
 
-def _without_avx2(problem: Convolution, target: Target) -> str:
-    return "" if target.fp32_lanes else "no AVX2"
+def xnnpack_is_faster(target: Target) -> str:
+    """Return the reason to reject our kernels of float32 where they have no code for a processor."""
+    return f"XNNPACK's is faster on {target.level}"
+
+
+def _direct(problem: Convolution, target: Target) -> str:
+    return "" if target.fp32_lanes else xnnpack_is_faster(target)
 
 
 def depthwise_reject_reason(
@@ -148,8 +155,8 @@ def depthwise_reject_reason(
     if kernel[-1] != attributes.groups:
         return "several outputs for each channel"
     if not target.fp32_lanes:
-        return "no AVX2"
-    if target.fp32_lanes >= 16 or not epilogue.is_clamp:
+        return xnnpack_is_faster(target)
+    if target.fp32_lanes >= 16 or not target.has_fma or not epilogue.is_clamp:
         return ""
     small = image is not None and image[2] is not None and image[2] <= _SMALL_IMAGE
     strided = tuple(kernel[:2]) == (3, 3) and tuple(attributes.strides) == (2, 2)
@@ -263,7 +270,7 @@ def _int8_vnni(problem: Convolution, target: Target) -> str:
 _PANELS = "panels of 16 to 64 columns"
 _NHWC = "XNNPACK's"
 _TAPS = "blocks of channels by taps"
-_VECTOR = "AVX2, AVX-512"
+_VECTOR = "AVX2, AVX-512, plain"
 
 ConvolutionRow = Row[Convolution, PackedConvolution | XnnConvolution]
 
@@ -288,7 +295,7 @@ ROWS: tuple[ConvolutionRow, ...] = (
         _PANELS,
         _VECTOR,
         "2.0 to 2.2 times as fast as XNNPACK on a Zen 3, 0.9 to 1.7 times on an Ice Lake",
-        _without_avx2,
+        _direct,
     ),
     Row("convolution", _FLOAT, xnnpack.CONVOLUTION, _NHWC, "elsewhere", "near the limit of Neon"),
     Row(

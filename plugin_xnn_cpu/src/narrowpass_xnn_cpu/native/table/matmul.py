@@ -22,6 +22,8 @@ On AVX2 ours is as fast as XNNPACK's, 0.94 to 1.08 times from 128 rows on, and 1
 fast with few rows (a Zen 4 whose instruction sets were capped at AVX2). It fuses any epilogue,
 where XNNPACK has a clamp only and others read and write the result once more.
 
+Where NARROWPASS_ISA names `plain`, ours multiply without AVX2, too: they round as FMA does.
+
 Bfloat16
 --------
 AVX512-BF16 multiplies pairs of bfloat16 at twice the rate of float32. Other processors can still
@@ -74,6 +76,7 @@ from narrowpass_xnn_cpu.native.own.gemv import MAX_ROWS, UNPACKED, Gemv
 from narrowpass_xnn_cpu.native.own.packed import MatmulKernel, PackedMatmul
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import zero_points
+from narrowpass_xnn_cpu.native.table.convolution import xnnpack_is_faster
 from narrowpass_xnn_cpu.native.table.row import Row
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -131,11 +134,11 @@ def _unpacked(problem: Matmul, target: Target) -> str:
         return "no Gather reads the same matrix"
     if problem.rows is None or problem.rows > MAX_ROWS or problem.bias is not None:
         return f"a bias, or more than {MAX_ROWS} rows"
-    return "" if target.reads_unpacked else "no AVX2"
+    return "" if target.reads_unpacked else xnnpack_is_faster(target)
 
 
 def _float(problem: Matmul, target: Target) -> str:
-    return "" if target.fp32_lanes else "no AVX2"
+    return "" if target.fp32_lanes else xnnpack_is_faster(target)
 
 
 def _bf16(problem: Matmul, target: Target) -> str:
@@ -165,7 +168,7 @@ ROWS: tuple[MatmulRow, ...] = (
         "float32 x float32",
         UNPACKED,
         "none: read as the model stores it",
-        f"AVX2, AVX-512: up to {MAX_ROWS} rows and a matrix whose rows are looked up too",
+        f"AVX2, AVX-512, plain: up to {MAX_ROWS} rows and a matrix whose rows are looked up too",
         "the matrix is in memory once; as fast as packed panels, which few rows read once",
         _unpacked,
     ),
@@ -174,7 +177,7 @@ ROWS: tuple[MatmulRow, ...] = (
         "float32 x float32",
         fp32.MATMUL,
         "panels of 16 to 64 columns",
-        "AVX2, AVX-512",
+        "AVX2, AVX-512, plain",
         "1.5 to 2 times as fast as XNNPACK on an Ice Lake from 8 rows on; any epilogue",
         _float,
     ),
@@ -210,7 +213,7 @@ ROWS: tuple[MatmulRow, ...] = (
         "float32 x bfloat16",
         UPCAST,
         "panels of 16 to 64 columns, of float32",
-        f"AVX2, AVX-512 with more than {BF16_ROWS} rows",
+        f"AVX2, AVX-512 with more than {BF16_ROWS} rows; plain",
         "splitting pairs costs a tenth to a fifth; rows are not rounded",
         _float,
     ),
