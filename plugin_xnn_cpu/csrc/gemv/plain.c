@@ -30,7 +30,7 @@ static float weight(const uint8_t *panel, int32_t layout, size_t width, size_t a
   }
 }
 
-/* The sums of LANES rows, of which there may be fewer, of column `n` of a panel. */
+/* The accumulators of LANES rows, of which there may be fewer, of column `n` of a panel. */
 static vec accumulated(const np_gemv_job *job, const uint8_t *panel, size_t width, vec acc,
                        size_t n) {
   const struct np_gemv_params *p = job->params;

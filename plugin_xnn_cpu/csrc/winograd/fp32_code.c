@@ -23,13 +23,13 @@ NP_INLINE void transform_input_axis(const int tile, const vec *d, const int from
   const vec odd_a = add_scaled(-b * b, d[from], d[3 * from]);
   const vec even_b = add_scaled(-a * a, d[2 * from], d[4 * from]);
   const vec odd_b = add_scaled(-a * a, d[from], d[3 * from]);
-  const float both = a * a + b * b, product = a * a * b * b;
-  v[0] = add_scaled(product, d[0], add_scaled(-both, d[2 * from], d[4 * from]));
+  const float both = a * a + b * b, scale = a * a * b * b;
+  v[0] = add_scaled(scale, d[0], add_scaled(-both, d[2 * from], d[4 * from]));
   v[to] = add_scaled(a, odd_a, even_a);
   v[2 * to] = add_scaled(-a, odd_a, even_a);
   v[3 * to] = add_scaled(b, odd_b, even_b);
   v[4 * to] = add_scaled(-b, odd_b, even_b);
-  v[5 * to] = add_scaled(product, d[from], add_scaled(-both, d[3 * from], d[5 * from]));
+  v[5 * to] = add_scaled(scale, d[from], add_scaled(-both, d[3 * from], d[5 * from]));
 }
 
 /* The output transform (Aᵀ m) along one axis. */

@@ -85,6 +85,8 @@ def test_int8_weights_are_dequantized_by_our_kernel(rows):
     x = RNG.standard_normal((rows, 96)).astype(np.float32)
     program = compile_model(model)
     (plan,) = [plan for plan in program.explain() if plan.node == "matmul"]
-    assert ("xnn" in plan.kernel) != upcasts(MIN_ROWS)  # of many rows, where their number is not known
+    assert ("xnn" in plan.kernel) != upcasts(
+        MIN_ROWS
+    )  # of many rows, where their number is not known
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(program.run({"x": x})["y"], wanted, rtol=1e-5, atol=2e-5)

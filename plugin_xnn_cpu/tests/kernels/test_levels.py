@@ -37,8 +37,8 @@ UNFUSED = (
     "NP_FULLY_CONNECTED_INT8_ROWS",
     "NP_FULLY_CONNECTED_S8_F32",
 )
-"""Kernels of XNNPACK, which round twice without FMA. At ``plain`` our kernels stand in for them, but
-for transposed convolutions that are no plain ones."""
+"""Kernels of XNNPACK, which round twice without FMA. At ``plain`` our kernels stand in for them,
+but for some transposed convolutions."""
 
 
 def test_reasons_are_of_kernels():

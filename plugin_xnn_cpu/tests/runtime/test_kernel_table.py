@@ -86,7 +86,9 @@ def test_the_target_is_the_level_in_use():
         ("sse4", 2, 0, "plain"),
         pytest.param(
             *("plain", 2, 8, "plain"),
-            marks=pytest.mark.skipif(not cpu.is_x86(), reason="XNNPACK's kernels for Neon are used"),
+            marks=pytest.mark.skipif(
+                not cpu.is_x86(), reason="XNNPACK's kernels for Neon are used"
+            ),
         ),
         ("avx2", 2, 8, "avx2"),
         ("avx512", 2, 16, "avx512"),

@@ -221,3 +221,17 @@ def test_a_thread_that_does_not_begin_ends_with_an_error(monkeypatch, late):
     waiting.set()
     monkeypatch.undo()
     assert pool.ThreadPool(3, spin=False).threads == 3
+
+
+def test_a_thread_that_cannot_leave_a_condition_is_waited_for_all_the_same(monkeypatch):
+    """CPython lacks memory there for the arguments of ``__exit__``: the lock stays taken."""
+    before, leave = {thread.ident for thread in threading.enumerate()}, threading.Condition.__exit__
+
+    def leaves(condition, *args):
+        if threading.get_ident() not in before:
+            raise MemoryError
+        return leave(condition, *args)
+
+    monkeypatch.setattr(threading.Condition, "__exit__", leaves)
+    monkeypatch.setattr(pool, "_PATIENCE", 5)
+    assert pool.ThreadPool(3, spin=False).threads == 3

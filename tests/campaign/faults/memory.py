@@ -70,7 +70,8 @@ def start(
     here = str(Path(__file__).parents[1])
     paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
     arguments = [action, str(more), kind, str(folder)]
-    command = [sys.executable, "-W", "ignore", "-m", "faults.memory", *arguments]
+    options = ("-X", "faulthandler", "-W", "ignore")
+    command = [sys.executable, *options, "-m", "faults.memory", *arguments]
     return subprocess.run(
         group.command(command) if group else command,
         env={**os.environ, "PYTHONPATH": paths},

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 LEVELS = ("sse4", "plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx")
-"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_SSE4`` on. Each includes those before it. ``sse4``
-and ``plain`` are x86-64-v2, below which XNNPACK calls kernels that it does not have; ``plain`` rounds
-as FMA does, which takes longer, and is also the level of other processors than x86-64."""
+"""In the order of ``NP_TARGET_*``, from ``NP_TARGET_SSE4`` on. Each includes those before it.
+``sse4`` and ``plain`` are x86-64-v2, below which XNNPACK calls kernels that it does not have;
+``plain`` rounds as FMA does, which takes longer, and is also the level of other processors than
+x86-64."""
 SAME_BITS = LEVELS[LEVELS.index("plain") :]
 """Levels with which results have the same bits; ``sse4`` has other ones."""
 VARIABLE = "NARROWPASS_ISA"

@@ -58,7 +58,9 @@ class Target:
         """
         rank = isa.LEVELS.index
         ours = level if code == "best" or rank(code) > rank(level) else code
-        lanes = 16 if rank(level) >= rank("avx512") else 8 if level != "sse4" and cpu.is_x86() else 0
+        lanes = (
+            16 if rank(level) >= rank("avx512") else 8 if level != "sse4" and cpu.is_x86() else 0
+        )
         bf16 = code if code == "avx512bf16" else max(ours, "plain", key=rank)
         return cls(
             level,

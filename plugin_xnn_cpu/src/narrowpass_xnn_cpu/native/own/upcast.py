@@ -38,7 +38,7 @@ _PARTS = 4
 def upcasts(rows: int) -> bool:
     """Return whether this kernel multiplies so many rows on this processor.
 
-    On AVX-512 it is faster than XNNPACK's with many. Where FMA is emulated, as XNNPACK's does not do,
+    On AVX-512 it is faster than XNNPACK's with many. Where FMA is emulated, which XNNPACK's is not,
     it multiplies any number.
     """
     processor = target.current()

@@ -51,22 +51,41 @@ class ThreadPool(Uncopied):
                 raise UsageError(f"{threads} threads could not be started; use fewer")
 
 
-class _Begin(threading.Event):
+class _Begin:
     """What `threading.Thread.start` waits for, without an end in a thread that lacks memory.
 
     CPython raises MemoryError in the new thread before it sets the event, and nobody hears of it:
-    https://github.com/python/cpython/issues/140746.
+    https://github.com/python/cpython/issues/140746. Nor can it wait for a Condition, as an Event
+    does: a thread that lacks memory when it leaves one never releases its lock.
     """
 
+    def __init__(self) -> None:
+        self._begun = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        """Return whether the thread has begun."""
+        return self._begun
+
+    def set(self) -> None:
+        """Say, in the new thread, that it has begun; once."""
+        self._begun = True
+        self._gate.release()
+
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait as long as a thread may take to begin.
+        """Wait as long as a thread may take to begin; only its starter does, once.
 
         Raises:
             RuntimeError: it did not.
         """
-        if not super().wait(_PATIENCE if timeout is None else timeout):
+        if not self._gate.acquire(timeout=_PATIENCE if timeout is None else timeout):
             raise RuntimeError("a thread was started and did not begin")
         return True
+
+    def _at_fork_reinit(self) -> None:
+        """Reset the lock in a forked child, where `threading` calls this."""
+        self._gate._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class _Workers:

@@ -133,7 +133,7 @@ def _tile(tile: int) -> Callable[[Convolution, Target], str]:
 
 
 def xnnpack_is_faster(target: Target) -> str:
-    """Return the reason to reject our kernels of float32 where they have no code for a processor."""
+    """Return the reason to reject our kernels of float32 on a processor without code for them."""
     return f"XNNPACK's is faster on {target.level}"
 
 
