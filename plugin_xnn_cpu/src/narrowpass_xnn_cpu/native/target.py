@@ -86,7 +86,7 @@ class Target:
     @property
     def emulates_fma(self) -> bool:
         """Whether our kernels round as FMA does, and the processor has none, or may not use it."""
-        return self.has_fp32_gemm and not self.has_fma
+        return self.level == "plain" and self.has_fp32_gemm and not self.has_fma
 
     @property
     def has_bf16(self) -> bool:
