@@ -15,9 +15,9 @@ extern "Python" void np_release_in_python(void *context, void *address);
 """
 """Python functions that C calls: in `native/runtime/signals.py` and `native/weights_cache.py`."""
 
-# Without errno and traps, loops over rintf and the like are vectorized. Nothing is contracted to FMA,
-# which not all processors have: `multiply_add` of simd/f32.h rounds once with all of them. NaN and
-# infinities are handled as the standard says.
+# Without errno and traps, loops over rintf and the like are vectorized. Nothing is contracted to
+# FMA, which not all processors have: `multiply_add` of simd/f32.h rounds once with all of them. NaN
+# and infinities are handled as the standard says.
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 # Functions of one type take what some of them need.
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
