@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parent.parent / "plugin_xnn_cpu" / "tests"
 
 NARROW = "int8 or bf16 or bfloat16 or nbits or quantized"
 SELECTIONS = {
-    "sse4": "conv or gemm or attention or graphs",
+    "sse4": "kernels or conv or gemm or attention or norm or recurrent or graphs",
     "avx512": NARROW,
     "avx512vnni": "bf16 or bfloat16",
     "avx512bf16": NARROW,

@@ -15,12 +15,12 @@ from narrowpass_ir.siblings import (
     ASIDE,
     MARKER,
     TEMPORARY,
-    create_temporary,
     exchange,
     fresh_name,
     list_siblings,
     locked,
     remove_leftovers,
+    temporary,
 )
 
 
@@ -69,8 +69,8 @@ def test_without_locks_of_the_file_system_work_goes_on(number, target, monkeypat
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with locked(target):
-        folder, fd = create_temporary(target)
-        os.close(fd)
+        with temporary(target) as folder:
+            pass
         # Nobody can say whether the build lives: its folder stays.
         remove_leftovers(target)
         assert folder.is_dir()
@@ -118,8 +118,8 @@ def test_a_folder_whose_marker_cannot_be_created_goes(target, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
-        with pytest.raises(OSError, match="No space left"):
-            create_temporary(target)
+        with pytest.raises(OSError, match="No space left"), temporary(target):
+            pytest.fail("the block runs")
     assert list(target.parent.iterdir()) == []
 
 

@@ -79,15 +79,29 @@ def temporary(target: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Path]
         The file, open for writing, and its path.
     """
     name = target.parent / TEMPORARY.replace("*", secrets.token_hex(8))
-    # Not tempfile: its files are for the owner only, whatever the umask says.
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    held: list[int] = []
     try:
-        with os.fdopen(fd, "wb") as file:
+        # Not tempfile: its files are for the owner only, whatever the umask says.
+        open_into(held, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(held[0], "wb", closefd=False) as file:
             with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file, name
     finally:
-        name.unlink(missing_ok=True)
+        try:
+            name.unlink(missing_ok=True)
+        finally:
+            for fd in held:
+                os.close(fd)
+
+
+def open_into(held: list[int], path: Path, flags: int, mode: int = 0o666) -> None:
+    """Open a file and append its descriptor to `held`.
+
+    One step for signal handlers, which Python runs between its instructions: the exception of one
+    finds either no file or a descriptor that its owner knows.
+    """
+    held.extend(map(os.open, (path,), (flags,), (mode,)))
 
 
 def is_left_behind(path: Path) -> bool:
@@ -122,14 +136,16 @@ def sync(file: BinaryIO) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Put the names in a folder on the disk, where the file system can."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held: list[int] = []
     try:
-        os.fsync(fd)
+        open_into(held, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.fsync(held[0])
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+        if not held or error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
             raise
     finally:
-        os.close(fd)
+        for fd in held:
+            os.close(fd)
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -26,6 +26,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from narrowpass_ir.files import open_into
+
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
 
@@ -60,55 +62,67 @@ def locked(target: Path) -> Iterator[None]:
     who gets the lock looks whether the file still has its name, and begins anew if not.
     """
     path = target.parent / f".{target.name}.lock"
-    fd = _acquire(path)
+    name, held, acquired = str(path), list[int](), False
     try:
+        _acquire(path, held)
+        acquired = True
         yield
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        os.close(fd)
-
-
-def _acquire(path: Path) -> int:
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(fd), path.stat()):
-                return fd
-        except FileNotFoundError:
+            # An interrupt may have come before the lock: then it is not waited for.
+            if acquired or (held and _lock(held[0], path, fcntl.LOCK_NB)):
+                os.unlink(name)  # noqa: PTH108  # one step for signal handlers, as `open_into`
+        except OSError:
             pass
-        except OSError as error:
-            # Without locks nothing is mixed either, since the exchange is one step; only the
-            # leftovers of killed builds stay.
-            if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
-                return fd
-            os.close(fd)
-            raise
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
+        finally:
+            for fd in held:
+                os.close(fd)
 
 
-def create_temporary(target: Path) -> tuple[Path, int]:
-    """Create a folder to build in. Call it with the lock held.
+def _acquire(path: Path, held: list[int]) -> None:
+    while True:
+        open_into(held, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if _lock(held[0], path):
+            return
+        os.close(held.pop())
 
-    Returns:
-        The folder, and the descriptor that keeps it alive, to be closed by the caller.
-    """
-    folder = fresh_name(target, TEMPORARY)
-    folder.mkdir()
+
+def _lock(fd: int, path: Path, how: int = 0) -> bool:
+    """Lock a file; return whether it still has its name."""
     try:
-        fd = os.open(folder / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError:
-        folder.rmdir()
+        fcntl.flock(fd, fcntl.LOCK_EX | how)
+    except OSError as error:
+        # Without locks nothing is mixed either, since the exchange is one step; only the
+        # leftovers of killed builds stay.
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
+            raise
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def temporary(target: Path) -> Iterator[Path]:
+    """Create a folder to build in, and keep it alive. Enter it with the lock held.
+
+    It is deleted where the block raises.
+    """
+    folder, held = fresh_name(target, TEMPORARY), list[int]()
+    try:
+        folder.mkdir()
+        open_into(held, folder / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        # A file system without locks: then no build can find out whether this one is alive, and
+        # `remove_leftovers` leaves it alone.
+        with contextlib.suppress(OSError):
+            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    except BaseException:
+        remove(folder)
         raise
-    # A file system without locks: then no build can find out whether this one is alive, and
-    # `remove_leftovers` leaves it alone.
-    with contextlib.suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return folder, fd
+    finally:
+        for fd in held:
+            os.close(fd)
 
 
 def remove_leftovers(target: Path) -> None:

@@ -192,7 +192,7 @@ NP_INLINE void multiply_values(const block_memory *b, const uint16_t *values, si
 NP_INLINE vec power_of_2(vec t) {
   const int less_floor = 0x9; /* t - floor(t) */
   const vec r = (vec)_mm512_reduce_ps((__m512)t, less_floor);
-  const vec p = NP_VECTOR_POLYNOMIAL4(r, 0.999925219f, 0.695833523f, 0.226067207f, 0.0780244866f);
+  const vec p = NP_VECTOR_POLYNOMIAL(4, r, 0.999925219f, 0.695833523f, 0.226067207f, 0.0780244866f);
   return (vec)_mm512_scalef_ps((__m512)p, (__m512)t);
 }
 

@@ -3,12 +3,14 @@
 
 #include "runtime/kernel.h"
 
-#define NP_VECTOR_TANH 0
-#define NP_VECTOR_GELU 1      /* x · (1 + erf(x / sqrt(2))) / 2 */
-#define NP_VECTOR_TANH_GELU 2 /* x · (1 + tanh(sqrt(2/π) · (x + 0.044715 x³))) / 2 */
-#define NP_VECTOR_HARD_SWISH 3
-
 /* out[i] = activation(in[i]); `out` may be `in`. */
-typedef void np_activation_tile(const float *in, float *out, size_t count, int32_t activation);
+typedef void np_activation(const float *in, float *out, size_t count);
 
-NP_DECLARE_FROM_SSE4(np_activation_tile, np_activation);
+typedef struct {
+  np_activation *tanh;
+  np_activation *gelu;      /* x · (1 + erf(x / sqrt(2))) / 2 */
+  np_activation *tanh_gelu; /* x · (1 + tanh(sqrt(2/π) · (x + 0.044715 x³))) / 2 */
+  np_activation *hard_swish;
+} np_activations;
+
+NP_DECLARE_FROM_SSE4(const np_activations, np_activations);

@@ -118,16 +118,16 @@ static void each_tan(np_job *job, size_t start, size_t count) {
   periodic(job, start, count, each_tan_near, tanf);
 }
 
-#define NP_ACTIVATION_OF(name, activation)                                            \
-  static void name(np_job *job, size_t start, size_t count) {                         \
-    np_activation_tile *tile = NP_FROM_SSE4(np_activation, NP_TARGET_BEST);           \
-    tile((const float *)job->inputs[0] + start, (float *)job->out + start, count, activation); \
+#define NP_ACTIVATION_OF(name)                                                                \
+  static void each_##name(np_job *job, size_t start, size_t count) {                          \
+    const np_activations *code = NP_FROM_SSE4(&np_activations, NP_TARGET_BEST);               \
+    code->name((const float *)job->inputs[0] + start, (float *)job->out + start, count);      \
   }
 
-NP_ACTIVATION_OF(each_tanh, NP_VECTOR_TANH)
-NP_ACTIVATION_OF(each_gelu, NP_VECTOR_GELU)
-NP_ACTIVATION_OF(each_tanh_gelu, NP_VECTOR_TANH_GELU)
-NP_ACTIVATION_OF(each_hard_swish, NP_VECTOR_HARD_SWISH)
+NP_ACTIVATION_OF(tanh)
+NP_ACTIVATION_OF(gelu)
+NP_ACTIVATION_OF(tanh_gelu)
+NP_ACTIVATION_OF(hard_swish)
 
 int np_function(np_job *job) {
   static np_tile *const functions[] = {

@@ -27,12 +27,12 @@ NP_INLINE float sigmoid_of(float x) {
  * relative error: 3e-10. */
 NP_INLINE float erf_of(float x) {
   const float t = fabsf(x), s = x * x;
-  const float p = NP_POLYNOMIAL7(s, 0.128379167f, -0.37612635f, 0.11283715f, -0.0268605084f,
-                                 0.00520385912f, -0.000817563885f, 8.51310226e-05f);
+  const float p = NP_POLYNOMIAL(7, s, 0.128379167f, -0.37612635f, 0.11283715f, -0.0268605084f,
+                                0.00520385912f, -0.000817563885f, 8.51310226e-05f);
   const float near = x + x * p;
   const float b = t < 4.0f ? t : 4.0f;
-  const float q = NP_POLYNOMIAL7(b, 1.12862573f, 0.635245077f, 0.106079703f, -0.0236249522f,
-                                 0.00357685954f, -0.00030649173f, 9.58491954e-06f);
+  const float q = NP_POLYNOMIAL(7, b, 1.12862573f, 0.635245077f, 0.106079703f, -0.0236249522f,
+                                0.00357685954f, -0.00030649173f, 9.58491954e-06f);
   const float far = with_sign_of(1.0f - exp_of_minus_magnitude(b * q), x);
   return t < 0.89f ? near : t >= 0.89f ? far : x;
 }
@@ -45,7 +45,7 @@ NP_INLINE float expm1_of(float x) {
   const float n = rintf(t * 1.44269504f);
   const float r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
   const float p =
-      NP_POLYNOMIAL5(r, 0.49999998f, 0.166665387f, 0.0416672213f, 0.008367181f, 0.00138823932f);
+      NP_POLYNOMIAL(5, r, 0.49999998f, 0.166665387f, 0.0416672213f, 0.008367181f, 0.00138823932f);
   const float e = r + r * r * p;
   const float half = power_of_two((int32_t)n - 1);
   const float result = 2.0f * (half * e + (half - 0.5f));
@@ -58,7 +58,7 @@ NP_INLINE float elu_of(float x, float alpha) {
   const float n = rintf(t * 1.44269504f);
   const float r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
   const float p =
-      NP_POLYNOMIAL5(r, 0.49999998f, 0.166665387f, 0.0416672213f, 0.008367181f, 0.00138823932f);
+      NP_POLYNOMIAL(5, r, 0.49999998f, 0.166665387f, 0.0416672213f, 0.008367181f, 0.00138823932f);
   const float e = r + r * r * p, power = power_of_two((int32_t)n);
   return x < 0.0f ? alpha * (power * e + (power - 1.0f)) : x;
 }
@@ -114,9 +114,9 @@ NP_INLINE double exp_wide(double x) {
   const double n = rint(x * 1.4426950408889634);
   const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
   const double p =
-      NP_POLYNOMIAL8(r, 0.49999999999661981, 0.16666666667269478, 0.041666666963816143,
-                     0.0083333330938353614, 0.0013888810867966896, 0.00019841540017745594,
-                     2.4880951039537777e-05, 2.7492965270362088e-06);
+      NP_POLYNOMIAL(8, r, 0.49999999999661981, 0.16666666667269478, 0.041666666963816143,
+                    0.0083333330938353614, 0.0013888810867966896, 0.00019841540017745594,
+                    2.4880951039537777e-05, 2.7492965270362088e-06);
   return (1.0 + (r + r * r * p)) * power_of_two_wide((int64_t)(int32_t)n);
 }
 
@@ -130,8 +130,8 @@ NP_INLINE double log_wide(double x) {
   double m;
   memcpy(&m, &bits, sizeof m);
   const double z = (m - 1.0) / (m + 1.0), s = z * z;
-  const double p = NP_POLYNOMIAL5(s, 0.66666666675776798, 0.39999995629629548, 0.2857210837894123,
-                                  0.22176219357374446, 0.1958373636398528);
+  const double p = NP_POLYNOMIAL(5, s, 0.66666666675776798, 0.39999995629629548, 0.2857210837894123,
+                                 0.22176219357374446, 0.1958373636398528);
   return e * 0.6931471805599453 + (2.0 * z + z * s * p);
 }
 
@@ -143,8 +143,8 @@ NP_INLINE double atan_wide(double x) {
   const double base = far ? 1.5707963267948966 : middle ? 0.7853981633974483 : 0.0;
   const double t = top / bottom, s = t * t;
   const double p =
-      NP_POLYNOMIAL6(s, -0.33333332498216406, 0.19999903821681309, -0.14282005149191521,
-                     0.11044657683676072, -0.084760709811178392, 0.047436212638795397);
+      NP_POLYNOMIAL(6, s, -0.33333332498216406, 0.19999903821681309, -0.14282005149191521,
+                    0.11044657683676072, -0.084760709811178392, 0.047436212638795397);
   return base + (t + t * s * p);
 }
 
@@ -208,11 +208,11 @@ NP_INLINE int32_t sine_and_cosine(float x, double *sine, double *cosine) {
   const double r = ((double)x - n * 1.57079632673412561417e+00) - n * 6.07710050650619224932e-11;
   const double s = r * r;
   const double a =
-      NP_POLYNOMIAL5(s, -0.16666666666630245, 0.008333333325063353, -0.00019841263721243369,
-                     2.7555338135014421e-06, -2.476034702154282e-08);
+      NP_POLYNOMIAL(5, s, -0.16666666666630245, 0.008333333325063353, -0.00019841263721243369,
+                    2.7555338135014421e-06, -2.476034702154282e-08);
   const double b =
-      NP_POLYNOMIAL5(s, -0.49999999999488942, 0.041666666553343078, -0.0013888880654803425,
-                     2.4798959745139921e-05, -2.7174717720162091e-07);
+      NP_POLYNOMIAL(5, s, -0.49999999999488942, 0.041666666553343078, -0.0013888880654803425,
+                    2.4798959745139921e-05, -2.7174717720162091e-07);
   *sine = r + r * s * a;
   *cosine = 1.0 + s * b;
   return (int32_t)n;

@@ -55,9 +55,9 @@ NP_INLINE vec remainder_of(vec x, vec rest, vec n, const float times) {
 NP_INLINE vec exponential(vec shifted, vec r, const float times) {
   const float square = times * times;
   const vec p =
-      NP_VECTOR_POLYNOMIAL6(r, 1.0f, 0.999999702f * times, 0.499991506f * square,
-                            0.166676372f * times * square, 0.0418979749f * square * square,
-                            0.00829030573f * times * square * square);
+      NP_VECTOR_POLYNOMIAL(6, r, 1.0f, 0.999999702f * times, 0.499991506f * square,
+                           0.166676372f * times * square, 0.0418979749f * square * square,
+                           0.00829030573f * times * square * square);
   return (vec)((ivec)p + ((ivec)shifted << 23));
 }
 
@@ -98,9 +98,9 @@ NP_INLINE vec gelu(vec x) {
   const vec e = exponential(shifted, r, -0.5f);
   const vec t = reciprocal(multiply_add(a, broadcast(0.3f), broadcast(1.0f)));
   const vec p =
-      NP_VECTOR_POLYNOMIAL9(t, 6.59259143e-06f, 0.119497468f, 0.121850826f, 0.0949544108f,
-                            0.141901215f, -0.0755901712f, 0.227860473f, -0.168779699f,
-                            0.0382989138f);
+      NP_VECTOR_POLYNOMIAL(9, t, 6.59259143e-06f, 0.119497468f, 0.121850826f, 0.0949544108f,
+                           0.141901215f, -0.0755901712f, 0.227860473f, -0.168779699f,
+                           0.0382989138f);
   return multiply_add(-(a * p), e, choose(x < 0.0f, zero(), x));
 }
 

@@ -4,8 +4,10 @@
 
 #include "gemv/job.h"
 
-#define LANES 4 /* NP_GEMV_MAX_ROWS */
+#define LANES 4
 #include "simd/f32.h"
+
+_Static_assert(NP_GEMV_MAX_ROWS <= LANES, "a lane is a row");
 
 static float half(const uint8_t *p) {
   uint16_t bits;
@@ -43,7 +45,7 @@ static vec accumulated(const np_gemv_job *job, const uint8_t *panel, size_t widt
   return acc * number(panel + (4 + p->channels) * width + 4 * n);
 }
 
-/* The dot product of a row with a row of the table. */
+/* The dot product of a row and a row of the tied embedding. */
 static float dot(const np_gemv_job *job, size_t row, size_t output) {
   const size_t channels = job->params->channels;
   const float *x = job->rows + row * channels;

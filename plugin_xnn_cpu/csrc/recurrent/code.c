@@ -32,8 +32,8 @@ NP_INLINE vec decay(vec x) {
   const vec n = shifted - SHIFT;
   const vec r = multiply_add(n, broadcast(2.12194440e-4f), /* ln 2 in two parts */
                              multiply_add(n, broadcast(-0.693359375f), -a));
-  const vec p = NP_VECTOR_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f,
-                                      0.0418979749f, 0.00829030573f);
+  const vec p = NP_VECTOR_POLYNOMIAL(6, r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f,
+                                     0.0418979749f, 0.00829030573f);
   const vec e = (vec)((ivec)p + ((ivec)shifted << 23));
   return choose(a < 87.0f, e, broadcast(0));
 }

@@ -46,6 +46,6 @@ bool np_isa_has_vbmi(void);
 /* Whether Neon's dot product (SDOT) is in use, which no level of x86-64 has. */
 bool np_isa_has_neon_dot(void);
 
-/* Cap the level in use of our kernels; what no level has is not used then. To be called before any
- * operator is created. */
+/* Cap the level in use of our kernels; where the processor has no FMA, PLAIN takes the place of SSE4.
+ * What no level has is not used then. To be called before any operator is created. */
 void np_isa_cap(int32_t level);

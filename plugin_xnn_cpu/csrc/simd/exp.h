@@ -14,8 +14,8 @@ NP_INLINE vec exp_of_at_most_0(vec x) {
   const vec n = shifted - 12582912.0f;
   const vec r = multiply_add(n, broadcast(2.12194440e-4f), /* ln 2 in two parts */
                              multiply_add(n, broadcast(-0.693359375f), t));
-  const vec p = NP_VECTOR_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f, 0.0418979749f,
-                                      0.00829030573f);
+  const vec p = NP_VECTOR_POLYNOMIAL(6, r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f,
+                                     0.0418979749f, 0.00829030573f);
 #ifdef __AVX512F__
   const __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(least), _CMP_NLT_UQ);
   return (vec)_mm512_maskz_scalef_ps(kept, (__m512)p, (__m512)n);

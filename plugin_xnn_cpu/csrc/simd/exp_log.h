@@ -14,8 +14,8 @@
 /* exp of x - n ln 2, where n is x / ln 2, rounded. */
 NP_INLINE float exp_of_rest(float x, float n) {
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f; /* ln 2 in two parts */
-  return NP_POLYNOMIAL6(r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f, 0.0418979749f,
-                        0.00829030573f);
+  return NP_POLYNOMIAL(6, r, 1.0f, 0.999999702f, 0.499991506f, 0.166676372f, 0.0418979749f,
+                       0.00829030573f);
 }
 
 NP_INLINE float power_of_two(int32_t n) { /* from -127, whose power is 0, to 128, infinity */
@@ -57,9 +57,9 @@ NP_INLINE float logarithm_of(float x) {
   const uint32_t bits = np_bits_of(normal), moved = bits - 0x3f3504f3u; /* sqrt(1/2) */
   const float e = (float)((int32_t)moved >> 23) - (tiny ? 24.0f : 0.0f);
   const float m = np_float_of(bits - (moved & ~0x7fffffu)) - 1.0f;
-  const float p = NP_POLYNOMIAL9(m, 3.3333331174e-1f, -2.4999993993e-1f, 2.0000714765e-1f,
-                                 -1.6668057665e-1f, 1.4249322787e-1f, -1.2420140846e-1f,
-                                 1.1676998740e-1f, -1.1514610310e-1f, 7.0376836292e-2f);
+  const float p = NP_POLYNOMIAL(9, m, 3.3333331174e-1f, -2.4999993993e-1f, 2.0000714765e-1f,
+                                -1.6668057665e-1f, 1.4249322787e-1f, -1.2420140846e-1f,
+                                1.1676998740e-1f, -1.1514610310e-1f, 7.0376836292e-2f);
   const float square = m * m;
   float result = p * m * square - 2.12194440e-4f * e; /* ln 2 in two parts */
   result = (m + (result - 0.5f * square)) + 0.693359375f * e;

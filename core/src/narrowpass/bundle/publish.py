@@ -19,8 +19,7 @@ _ADVICE = {
     errno.EDQUOT: "your quota on that disk is used up: free space, or write to another",
     errno.EFBIG: "a limit on the size of files is in force: raise it (ulimit -f)",
     errno.EROFS: "write to a folder that is not read-only",
-    errno.EACCES: "write to a folder that you may write to",
-    errno.EPERM: "write to a folder that you may write to",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "write to a folder that you may write to"),
 }
 
 
@@ -41,12 +40,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = _resolve(path)
     try:
-        with siblings.locked(target):
-            _repair(target)
-            _check_replaceable(target, path)
-            siblings.remove_leftovers(target)
-            folder, alive = siblings.create_temporary(target)
-        try:
+        with contextlib.ExitStack() as stack:
+            with siblings.locked(target):
+                _repair(target)
+                _check_replaceable(target, path)
+                siblings.remove_leftovers(target)
+                folder = stack.enter_context(siblings.temporary(target))
             yield folder
             for inner in folder.rglob("*"):
                 if inner.is_dir():
@@ -56,16 +55,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
                 _repair(target)
                 _check_replaceable(target, path)
                 _replace_target(folder, target)
-        except BaseException:
-            siblings.remove(folder)
-            raise
-        finally:
-            os.close(alive)
     except OSError as error:
-        reason = error.strerror or str(error)
         advice = _ADVICE.get(error.errno or 0, "write to another place")
         raise OutputError(
-            f"{os.fspath(path)}: cannot be written: {reason}; {advice}. "
+            f"{os.fspath(path)}: cannot be written: {error.strerror or error}; {advice}. "
             "What was there before is as it was"
         ) from error
 
@@ -114,11 +107,9 @@ def _resolve(path: str | os.PathLike[str]) -> Path:
 
 def _check_replaceable(target: Path, path: str | os.PathLike[str]) -> None:
     shown = os.fspath(path)
-    if not os.path.lexists(target):
-        return
-    if not target.is_dir():
+    if os.path.lexists(target) and not target.is_dir():
         raise UsageError(f"{shown}: exists and is not a folder; choose another path for the bundle")
-    if any(target.iterdir()) and not _is_bundle(target):
+    if target.is_dir() and any(target.iterdir()) and not _is_bundle(target):
         raise UsageError(
             f"{shown}: this folder is not a bundle and is not empty, so it is not replaced; "
             "choose another path, or delete it yourself"
@@ -160,6 +151,7 @@ def _replace_in_two_steps(folder: Path, target: Path) -> Path:
     try:
         folder.rename(target)
     except BaseException:
-        old.rename(target)
+        if not os.path.lexists(target):  # an interrupt may come after the rename
+            old.rename(target)
         raise
     return old

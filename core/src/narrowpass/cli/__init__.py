@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         # Here, so that an interrupt while it is imported ends as one while it runs.
         from narrowpass.cli._app import app
+        from narrowpass.cli._errors import redeliver_interrupts
 
-        app.main(arguments)
+        with redeliver_interrupts():
+            app.main(arguments)
     except KeyboardInterrupt:
         sys.stderr.write("narrowpass: error: interrupted\n")
         raise SystemExit(130) from None

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import errno
+import signal
+import sys
+import time
 import traceback
+from collections.abc import Iterator
 
 import click
 
@@ -26,8 +32,8 @@ def report(error: BaseException, *, show_traceback: bool) -> int:
         The exit code.
     """
     if show_traceback:
-        text = "".join(traceback.format_exception(error))
-        click.echo(text, err=True, nl=False, color=color())
+        trace = traceback.format_exception(error)
+        click.echo("".join(trace), err=True, nl=False, color=color())
     text, code = describe(error)
     if text:
         label = click.style("error:", fg="red", bold=True)
@@ -78,3 +84,32 @@ def _os_error(error: OSError) -> str:
 def _detail(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f": {text}" if text else ""
+
+
+@contextlib.contextmanager
+def redeliver_interrupts() -> Iterator[None]:
+    """Raise again what a signal handler raised within a finalizer, where Python drops it.
+
+    CPython runs handlers between any two instructions of the main thread, also within ``__del__``
+    and callbacks of weak references: the signal would be lost.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            timed_out = issubclass(unraisable.exc_type, TimeoutInterrupt)
+            # Not here: exceptions of a hook are dropped, too.
+            _thread.start_new_thread(_again, (signal.SIGALRM if timed_out else signal.SIGINT,))
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _again(number: signal.Signals) -> None:
+    time.sleep(0.002)  # most finalizers end within; otherwise it is dropped, and comes, again
+    _thread.interrupt_main(number)

@@ -85,6 +85,7 @@ class _Begin:
 
     def _at_fork_reinit(self) -> None:
         """Reset the lock in a forked child, where `threading` calls this."""
+        # As `threading` does with its own: a lock has no public way to be reset.
         self._gate._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
 
 

@@ -5,7 +5,6 @@ Every constructor and `reshape` checks arguments that XNNPACK only asserts, or i
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,8 +63,9 @@ class XnnOperator(Operator):
         self.block = session.last_block()
 
     def _own(self, handle: Any) -> None:
-        self.handle = handle
-        weakref.finalize(self, self._lib.xnn_delete_operator, handle).atexit = False
+        # A program has hundreds. Their end runs no Python, where a signal would be handled, and
+        # what its handler raises is dropped in a finalizer: Ctrl-C would be lost.
+        self.handle = self._ffi.gc(handle, self._lib.xnn_delete_operator)
 
     def _reshape(self, function: str, shapes: object, *arguments: Any) -> None:
         """Call ``xnn_reshape_*`` on the handle; errors name `shapes`."""
