@@ -75,7 +75,7 @@ NP_INLINE vec clamp(vec x, float low, float high) {
   return smaller(broadcast(high), larger(broadcast(low), x));
 }
 
-#if defined(__SSE2__) && LANES == 4 && !defined(__FMA__) && !defined(NP_UNFUSED)
+#if defined(__SSE2__) && !defined(__FMA__) && !defined(NP_UNFUSED)
 #define NP_EMULATES_FMA
 
 /* Two lanes of x · y + z in double, where x · y is exact. `odd` becomes not 0 where that, rounded to
@@ -93,6 +93,20 @@ NP_INLINE __m128d multiply_add_wide(__m128 x, __m128 y, __m128 z, __m128i *odd) 
   *odd = _mm_or_si128(*odd, _mm_or_si128(low, (__m128i)tiny));
   return sum;
 }
+
+/* A call, since some thirty instructions in place of one in every unrolled loop take minutes to
+ * compile, and more cache than they save. */
+static __attribute__((noinline, unused)) __m128 multiply_add_call(__m128 x, __m128 y, __m128 z) {
+  __m128i odd = _mm_setzero_si128();
+  const __m128d low = multiply_add_wide(x, y, z, &odd);
+  const __m128d high = multiply_add_wide(_mm_movehl_ps(x, x), _mm_movehl_ps(y, y),
+                                         _mm_movehl_ps(z, z), &odd);
+  if (__builtin_expect(_mm_movemask_epi8(odd) == 0, 1)) {
+    return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+  }
+  for (int i = 0; i < 4; i++) x[i] = __builtin_fmaf(x[i], y[i], z[i]);
+  return x;
+}
 #endif
 
 /* x · y + z, rounded once with every instruction set but SSE4: without FMA, in double, that takes
@@ -105,15 +119,12 @@ NP_INLINE vec multiply_add(vec x, vec y, vec z) {
 #elif defined(NP_UNFUSED)
   return x * y + z;
 #elif defined(NP_EMULATES_FMA)
-  const __m128 a = (__m128)x, b = (__m128)y, c = (__m128)z;
-  __m128i odd = _mm_setzero_si128();
-  const __m128d low = multiply_add_wide(a, b, c, &odd);
-  const __m128d high = multiply_add_wide(_mm_movehl_ps(a, a), _mm_movehl_ps(b, b),
-                                         _mm_movehl_ps(c, c), &odd);
-  if (__builtin_expect(_mm_movemask_epi8(odd) == 0, 1)) {
-    return (vec)_mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
-  }
-  for (int i = 0; i < LANES; i++) x[i] = __builtin_fmaf(x[i], y[i], z[i]);
+  __m128 a[LANES / 4], b[LANES / 4], c[LANES / 4];
+  memcpy(a, &x, sizeof a);
+  memcpy(b, &y, sizeof b);
+  memcpy(c, &z, sizeof c);
+  UNROLL for (int i = 0; i < LANES / 4; i++) a[i] = multiply_add_call(a[i], b[i], c[i]);
+  memcpy(&x, a, sizeof x);
   return x;
 #elif defined(__aarch64__) && LANES == 4
   return (vec)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y);
