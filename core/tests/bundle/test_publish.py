@@ -250,3 +250,29 @@ def test_a_file_system_without_locks_still_publishes(bundle, monkeypatch):
     save(bundle, 5)
     assert verify(bundle) == []
     assert names(bundle.parent) == [bundle.name]
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_an_interrupt_while_a_folder_is_moved_aside_keeps_a_whole_bundle(
+    bundle, monkeypatch, renamed
+):
+    rename, calls = Path.rename, []
+
+    def interrupted(self, target):
+        calls.append(self)
+        if len(calls) != 2:
+            return rename(self, target)
+        if renamed:
+            rename(self, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(siblings, "exchange", lambda first, second: False)
+    before = tree(bundle)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save(bundle, 5)
+    assert verify(bundle) == []
+    assert (tree(bundle) != before) == renamed
+    save(bundle, 6)
+    assert names(bundle.parent) == [bundle.name]

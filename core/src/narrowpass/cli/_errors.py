@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import errno
+import os
 import signal
 import sys
-import time
+import threading
 import traceback
 from collections.abc import Iterator
 
@@ -19,6 +19,9 @@ from narrowpass.errors import NarrowpassError
 
 INTERRUPTED = 130
 """What shells say of a process that ended by an interrupt."""
+
+_LATER = 0.002
+"""Seconds after which a dropped signal comes again: most finalizers end within; if not, once more."""
 
 
 def report(error: BaseException, *, show_traceback: bool) -> int:
@@ -96,10 +99,11 @@ def redeliver_interrupts() -> Iterator[None]:
     before = sys.unraisablehook
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            timed_out = issubclass(unraisable.exc_type, TimeoutInterrupt)
-            # Not here: exceptions of a hook are dropped, too.
-            _thread.start_new_thread(_again, (signal.SIGALRM if timed_out else signal.SIGINT,))
+        # Later, not here: exceptions of a hook are dropped, too.
+        if issubclass(unraisable.exc_type, TimeoutInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _LATER)
+        elif issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(_LATER, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
             before(unraisable)
 
@@ -108,8 +112,3 @@ def redeliver_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
-
-
-def _again(number: signal.Signals) -> None:
-    time.sleep(0.002)  # most finalizers end within; otherwise it is dropped, and comes, again
-    _thread.interrupt_main(number)
