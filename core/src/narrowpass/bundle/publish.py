@@ -47,9 +47,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
                 siblings.remove_leftovers(target)
                 folder = stack.enter_context(siblings.temporary(target))
             yield folder
-            for inner in folder.rglob("*"):
-                if inner.is_dir():
-                    sync_folder(inner)
+            for inner in filter(Path.is_dir, folder.rglob("*")):
+                sync_folder(inner)
             sync_folder(folder)
             with siblings.locked(target):
                 _repair(target)
@@ -128,10 +127,9 @@ def _replace_target(folder: Path, target: Path) -> None:
     old = None
     if not target.is_dir() or not any(target.iterdir()):
         folder.rename(target)
-    elif siblings.exchange(folder, target):
-        old = folder
     else:
-        old = _replace_in_two_steps(folder, target)
+        exchanged = siblings.exchange(folder, target)
+        old = folder if exchanged else _replace_in_two_steps(folder, target)
     # The new names must be durable before the old files go.
     try:
         sync_folder(target.parent)

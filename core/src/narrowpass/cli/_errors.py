@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import os
 import signal
 import sys
-import threading
+import time
 import traceback
 from collections.abc import Iterator
 
@@ -20,8 +21,7 @@ from narrowpass.errors import NarrowpassError
 INTERRUPTED = 130
 """What shells say of a process that ended by an interrupt."""
 
-_LATER = 0.002
-"""Seconds after which a dropped signal comes again: most finalizers end within; if not, once more."""
+_LATER = 0.002  # seconds after which a dropped signal comes again; most finalizers end sooner
 
 
 def report(error: BaseException, *, show_traceback: bool) -> int:
@@ -69,9 +69,7 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 def _usage(error: click.UsageError) -> str:
     text = error.format_message()
-    if error.ctx is None:
-        return text
-    return f"{text}\nTry '{error.ctx.command_path} --help'."
+    return text if error.ctx is None else f"{text}\nTry '{error.ctx.command_path} --help'."
 
 
 def _os_error(error: OSError) -> str:
@@ -103,7 +101,7 @@ def redeliver_interrupts() -> Iterator[None]:
         if issubclass(unraisable.exc_type, TimeoutInterrupt):
             signal.setitimer(signal.ITIMER_REAL, _LATER)
         elif issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(_LATER, os.kill, (os.getpid(), signal.SIGINT)).start()
+            _thread.start_new_thread(_interrupt_later, ())  # threading's waits, with signals
         else:
             before(unraisable)
 
@@ -112,3 +110,8 @@ def redeliver_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+def _interrupt_later() -> None:  # not covered: coverage does not see threads of _thread
+    time.sleep(_LATER)
+    os.kill(os.getpid(), signal.SIGINT)
