@@ -29,6 +29,7 @@ FORMS = {
     "int8": "fold,int8-sym{mode=dynamic}",
     "int8 weights": "fold,int8-sym{mode=weight-only}",
     "4 bits": "fold,int4",
+    "4 bits by int8": "fold,int4{activations=dynamic}",
 }
 """Pipelines by name."""
 

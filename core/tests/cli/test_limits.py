@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from narrowpass.cli import _limits
+from narrowpass.cli._errors import redeliver_interrupts
 
 pytestmark = [
     pytest.mark.once,
@@ -91,6 +92,7 @@ def test_what_does_not_answer_is_ended():
     program = """
 import collections, itertools, click
 from narrowpass.cli import _limits
+from narrowpass.cli._errors import redeliver_interrupts
 
 _limits.GRACE = 0.2
 
@@ -117,7 +119,8 @@ def test_time_ends_a_command_and_the_timer(call, commands, before):
     commands(wait=wait)
     handler = signal.getsignal(signal.SIGALRM)
     limit, name = ("--timeout", "0.1"), ("wait",)
-    result = call(*((*limit, *name) if before else (*name, *limit)), code=1)
+    with redeliver_interrupts():  # as `main` does
+        result = call(*((*limit, *name) if before else (*name, *limit)), code=1)
     assert "not done after 0.1 s" in result.err
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     assert signal.getsignal(signal.SIGALRM) is handler
