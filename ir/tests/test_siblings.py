@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from narrowpass_ir import siblings
 from narrowpass_ir.siblings import (
     ASIDE,
     MARKER,
@@ -113,7 +114,7 @@ def test_a_folder_without_a_marker_stays_where_it_has_files(target):
 
 
 def test_a_folder_whose_marker_cannot_be_created_goes(target, monkeypatch):
-    def refuse(*arguments):
+    def refuse(*arguments, **keywords):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -121,6 +122,15 @@ def test_a_folder_whose_marker_cannot_be_created_goes(target, monkeypatch):
         with pytest.raises(OSError, match="No space left"), temporary(target):
             pytest.fail("the block runs")
     assert list(target.parent.iterdir()) == []
+
+
+def test_a_folder_that_somebody_else_has_just_created_stays(target, monkeypatch):
+    taken = target.parent / f".{target.name}.tmp-01234567"
+    taken.mkdir()
+    monkeypatch.setattr(siblings, "fresh_name", lambda target, kind: taken)
+    with pytest.raises(FileExistsError), temporary(target):
+        pytest.fail("the block runs")
+    assert taken.is_dir()
 
 
 class Library:

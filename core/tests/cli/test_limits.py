@@ -92,7 +92,6 @@ def test_what_does_not_answer_is_ended():
     program = """
 import collections, itertools, click
 from narrowpass.cli import _limits
-from narrowpass.cli._errors import redeliver_interrupts
 
 _limits.GRACE = 0.2
 

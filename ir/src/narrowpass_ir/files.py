@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import secrets
 import time
@@ -89,19 +90,40 @@ def temporary(target: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Path]
             yield file, name
     finally:
         try:
-            name.unlink(missing_ok=True)
+            if held:
+                name.unlink(missing_ok=True)
         finally:
             for fd in held:
                 os.close(fd)
 
 
-def open_into(held: list[int], path: Path, flags: int, mode: int = 0o666) -> None:
-    """Open a file and append its descriptor to `held`.
+def open_into(
+    held: list[int],
+    path: str | Path,
+    flags: int,
+    mode: int = 0o666,
+    *,
+    dir_fd: int | None = None,
+) -> None:
+    """Open a file, as `os.open` does, and append its descriptor to `held`.
 
     One step for signal handlers, which Python runs between its instructions: the exception of one
     finds either no file or a descriptor that its owner knows.
     """
-    held.extend(map(os.open, (path,), (flags,), (mode,)))
+    opened = functools.partial(os.open, dir_fd=dir_fd)
+    held.extend(map(opened, (path,), (flags,), (mode,)))
+
+
+@contextlib.contextmanager
+def opened_folder(folder: Path) -> Iterator[int]:
+    """Open a folder; yield its descriptor, which is closed at the end."""
+    held: list[int] = []
+    try:
+        open_into(held, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        yield held[0]
+    finally:
+        for fd in held:
+            os.close(fd)
 
 
 def is_left_behind(path: Path) -> bool:
@@ -136,16 +158,12 @@ def sync(file: BinaryIO) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Put the names in a folder on the disk, where the file system can."""
-    held: list[int] = []
-    try:
-        open_into(held, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        os.fsync(held[0])
-    except OSError as error:
-        if not held or error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        for fd in held:
-            os.close(fd)
+    with opened_folder(folder) as fd:
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+                raise
 
 
 def write_file(path: Path, data: bytes) -> None:

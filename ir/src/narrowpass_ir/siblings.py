@@ -117,8 +117,9 @@ def temporary(target: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
-    except BaseException:
-        remove(folder)
+    except BaseException as error:
+        if held or not isinstance(error, FileExistsError):  # that folder is another build's
+            remove(folder)
         raise
     finally:
         for fd in held:

@@ -45,7 +45,7 @@ static vec accumulated(const np_gemv_job *job, const uint8_t *panel, size_t widt
   return acc * number(panel + (4 + p->channels) * width + 4 * n);
 }
 
-/* The dot product of a row and a row of the tied embedding. */
+/* An element of the GEMV with the tied embedding: output `output` of a row. */
 static float dot(const np_gemv_job *job, size_t row, size_t output) {
   const size_t channels = job->params->channels;
   const float *x = job->rows + row * channels;

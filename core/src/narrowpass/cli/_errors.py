@@ -1,4 +1,4 @@
-"""From exceptions to one sentence and an exit code: the only place that prints errors."""
+"""Errors of commands: one sentence and an exit code; interrupts that Python drops, raised again."""
 
 from __future__ import annotations
 

@@ -40,12 +40,11 @@ class Buffer:
             self._bytes: Array | None = np.zeros(size, np.uint8)
             return
         try:
-            self._descriptor, path = tempfile.mkstemp(prefix="narrowpass-int4-")
-            os.unlink(path)  # noqa: PTH108  # the path is text
-            # Blocks are reserved now: a full disk would kill the process at a write to a mapping.
-            os.posix_fallocate(self._descriptor, 0, size)
-            with os.fdopen(os.dup(self._descriptor), "r+b") as opened:
-                self._bytes = np.memmap(opened, np.uint8, "r+", shape=(size,))
+            with tempfile.TemporaryFile(prefix="narrowpass-int4-", buffering=0) as file:
+                self._descriptor = os.dup(file.fileno())
+                # Blocks are reserved now: on a full disk a write to a mapping kills the process.
+                os.posix_fallocate(self._descriptor, 0, size)
+                self._bytes = np.memmap(file, np.uint8, "r+", shape=(size,))
         except OSError as error:
             if self._descriptor >= 0:
                 os.close(self._descriptor)

@@ -18,7 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from narrowpass_ir.files import TEMPORARY, is_left_behind, sync, sync_folder
+from narrowpass_ir.files import (
+    TEMPORARY,
+    is_left_behind,
+    open_into,
+    opened_folder,
+    sync,
+    sync_folder,
+)
 
 _PATTERN = ".packed-*.tmp"
 _MODE = 0o644  # less the umask: others never write
@@ -37,45 +44,48 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file system refuses.
     """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        descriptor, name = _create(folder)
+    files, names = list[int](), list[str]()
+    with opened_folder(path.parent) as folder:
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            _create(folder, files, names)
+            with os.fdopen(files[0], "wb", closefd=False) as file:
                 yield file
                 sync(file)
-                if not name:
-                    name = _new_name()
-                    os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder)
-                os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-                name = ""
+                if not names:
+                    names.append(_new_name())
+                    os.link(f"/proc/self/fd/{files[0]}", names[0], dst_dir_fd=folder)
+                os.rename(names[0], path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                names.clear()
         finally:
-            if name:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=folder)
-    finally:
-        os.close(folder)
+            try:
+                if files and names:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(names[0], dir_fd=folder)
+            finally:
+                for descriptor in files:
+                    os.close(descriptor)
     sync_folder(path.parent)
 
 
-def _create(folder: int) -> tuple[int, str]:
-    """Open a new file, locked; return it and its name, which is empty for an unnamed file."""
+def _create(folder: int, files: list[int], names: list[str]) -> None:
+    """Open a new file, locked; append it to `files` and its name, if it has one, to `names`."""
     flags = os.O_WRONLY | os.O_CLOEXEC
     if _UNNAMED and os.path.exists("/proc/self/fd"):  # noqa: PTH110  # its name comes from there
         try:
-            descriptor = os.open(".", flags | _UNNAMED, _MODE, dir_fd=folder)
+            open_into(files, ".", flags | _UNNAMED, _MODE, dir_fd=folder)
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
         else:
-            _lock(descriptor)
-            return descriptor, ""
+            _lock(files[0])
+            return
     while True:
-        name = _new_name()
-        descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, _MODE, dir_fd=folder)
-        if _lock(descriptor) and _is_at(descriptor, folder, name):
-            return descriptor, name
-        os.close(descriptor)  # somebody has just taken it for one of a dead process
+        names.append(_new_name())
+        open_into(files, names[0], flags | os.O_CREAT | os.O_EXCL, _MODE, dir_fd=folder)
+        if _lock(files[0]) and _is_at(files[0], folder, names[0]):
+            return
+        names.clear()
+        os.close(files.pop())  # somebody has just taken it for one of a dead process
 
 
 def _new_name() -> str:
