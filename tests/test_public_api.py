@@ -115,7 +115,7 @@ def test_public_modules_are_a_sorted_list_of_modules(package: str) -> None:
     assert not [name for name in LISTED[package] if "._" in name]
 
 
-IR_SOURCES = sorted((ROOT / "ir" / "src").rglob("*.py"))
+IR_SOURCES = sorted((ROOT / "core" / "src" / "narrowpass_ir").rglob("*.py"))
 
 
 @pytest.mark.parametrize("file", IR_SOURCES, ids=lambda file: str(file.relative_to(ROOT)))

@@ -32,7 +32,7 @@ PLATFORM = "aarch64-unknown-linux-gnu"
 PACKAGES = [
     ROOT / name
     for name in (
-        "ir", "core", "plugins/analysis", "plugins/expansion", "plugins/planning",
+        "core", "plugins/analysis", "plugins/expansion", "plugins/planning",
         "plugins/reference", "plugins/testing",
     )
 ]  # fmt: skip

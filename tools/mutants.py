@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REASONS = ROOT / "tools" / "mutants.toml"
 MOST_UNEXPLAINED = 0.05
 
-_VERIFIER = "ir/tests/verify/test_verify"
+_VERIFIER = "core/tests/models/verify/test_verify"
 _CACHE = "plugins/planning/tests/weights"
 _STORED = "plugins/planning/tests/stored"
 _NATIVE = "plugin_xnn_cpu/tests/cache"
@@ -47,7 +47,7 @@ TESTS = {
         f"{_VERIFIER}_mutations.py",
         f"--deselect={_VERIFIER}_valid.py::test_every_node_test_of_onnx",  # longer than all others
     ),
-    "narrowpass_ir.data.trust": ("ir/tests/data/test_trust.py",),
+    "narrowpass_ir.data.trust": ("core/tests/models/data/test_trust.py",),
     "narrowpass_int8_sym.static.scale_constraints": (
         "plugin_int8_sym/tests/static/test_scale_constraints.py",
     ),
@@ -107,7 +107,7 @@ class Mutant:
 def sources(name: str) -> list[tuple[str, Path]]:
     """Return the modules of a name of `TESTS`, with their files in the repository."""
     relative = name.replace(".", "/")
-    for folder in (ROOT / "ir", *sorted(ROOT.glob("plugin*_*")), *sorted(ROOT.glob("plugins/*"))):
+    for folder in (ROOT / "core", *sorted(ROOT.glob("plugin*_*")), *sorted(ROOT.glob("plugins/*"))):
         file = folder / "src" / f"{relative}.py"
         if file.is_file():
             return [(name, file)]

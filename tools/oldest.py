@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PATTERNS = tuple(f"{folder}/pyproject.toml" for folder in ("ir", "core", "plugins/*", "plugin_*"))
+PATTERNS = tuple(f"{folder}/pyproject.toml" for folder in ("core", "plugins/*", "plugin_*"))
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?\s*>=\s*(?P<version>[0-9.]+)")
 
 

@@ -39,7 +39,7 @@ class Room:
 
 ROOMS = (
     Room("core", "narrowpass", "passes, plugins, bundles, backends, calibration"),
-    Room("ir", "narrowpass_ir", "load, save, verify, inference"),
+    Room("core/…/narrowpass_ir", "narrowpass_ir", "load, save, verify, inference"),
     Room("plugins/analysis", "narrowpass_analysis", "run, compare, metrics"),
     Room("plugins/auto", "narrowpass_auto", "types within an error"),
     Room("plugins/constant_folding", "narrowpass_constant_folding", "fold, fuse, clean up"),
@@ -72,7 +72,7 @@ LIBRARY = Room("csrc/", "", "micro-kernels in C", strong=True)
 
 def modules() -> dict[str, Path]:
     """Return the files of all packages by module name."""
-    folders = ("ir", "core", "plugins/*", "plugin_*")
+    folders = ("core", "plugins/*", "plugin_*")
     sources = [source for folder in folders for source in ROOT.glob(f"{folder}/src")]
     found = {}
     for source in sources:

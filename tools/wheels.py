@@ -22,14 +22,14 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = "narrowpass-ir"
+LIBRARY = "narrowpass"
 """The distribution that depends on none of the others: tox can install it by itself."""
 
 
 def projects() -> dict[str, Path]:
     """Return the folder of each distribution of this repository by its name."""
     found = {}
-    for pattern in ("ir", "core", "plugins/*", "plugin_*"):
+    for pattern in ("core", "plugins/*", "plugin_*"):
         for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
             project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
             found[project["name"]] = file.parent

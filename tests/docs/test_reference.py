@@ -119,7 +119,6 @@ def test_environment_variables(page):
         re.findall(r"^`(NARROWPASS_\w+)`$", page("reference/environment.md"), re.MULTILINE)
     )
     patterns = (
-        "ir/src/**/*.py",
         "core/src/**/*.py",
         "plugin*/**/src/**/*.py",
         "plugin_xnn_cpu/build_tools/bundle.py",

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_table_names_the_tests():
-    attacks = runpy.run_path(str(ROOT / "ir/tests/io/test_known_attacks.py"))["ATTACKS"]
+    attacks = runpy.run_path(str(ROOT / "core/tests/models/io/test_known_attacks.py"))["ATTACKS"]
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (CVE-[\d-]+) \|.*\| `(\w+)` \|$", text, re.MULTILINE)
     assert rows

@@ -19,7 +19,7 @@ _SUMMARIES = {
 _DEPENDENCIES = {
     "pass": ("narrowpass", "onnx-ir"),
     "backend": ("narrowpass", "narrowpass-planning", "numpy", "onnx-ir"),
-    "importer": ("narrowpass", "narrowpass-ir", "numpy", "onnx-ir"),
+    "importer": ("narrowpass", "numpy", "onnx-ir"),
 }
 _LOWER_BOUNDS = {"numpy": ">=2.0", "onnx-ir": ">=1.1"}
 
