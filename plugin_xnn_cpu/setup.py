@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -22,7 +21,16 @@ class BuildWithLibrary(build_ext):
     """Puts the library into the package before the extension is linked against it."""
 
     def run(self) -> None:
-        """Bundle the library, if there is one, then build as usual."""
+        """Bundle the library, if there is one, then build as usual.
+
+        Exits with a message where there is no compiler.
+        """
+        program = instruction_sets.compiler()[0]
+        if shutil.which(program) is None:
+            raise SystemExit(
+                f"\nnarrowpass-xnn-cpu: there is no C compiler {program!r}: install gcc or clang, "
+                "or name yours in CC; or install a wheel, which needs none"
+            )
         package = Path(self.get_ext_fullpath("narrowpass_xnn_cpu.native._xnn")).parent
         files = [] if bundle.is_portable() else bundle.bundle(package / "lib")
         for extension in self.extensions:
@@ -42,14 +50,19 @@ class BuildWithLibrary(build_ext):
 
         Files are compiled side by side: one after the other they take more than a minute.
         """
+        levels = instruction_sets.built_levels()
+        if not self._knows_amx():
+            levels -= {"avx512amx"}
+        if instruction_sets.is_x86():
+            absent = [level for level in instruction_sets.LEVELS if level not in levels]
+            ext.define_macros += [(f"NP_WITHOUT_{level.upper()}", "1") for level in absent]
         compiled = [
             (source, name, flags)
             for source in ext.sources
-            for name, flags in instruction_sets.variants(source.removeprefix("csrc/")).items()
+            for name, flags in instruction_sets.variants(
+                source.removeprefix("csrc/"), levels
+            ).items()
         ]
-        if not self._knows_amx():
-            compiled = [variant for variant in compiled if variant[1] != "avx512amx"]
-            ext.define_macros.append(("NP_NO_AMX", "1"))
 
         def objects(variant: tuple[str, str, list[str]]) -> list[str]:
             source, name, flags = variant
@@ -70,7 +83,7 @@ class BuildWithLibrary(build_ext):
 
     def _knows_amx(self) -> bool:
         """Return whether the compiler and its assembler know AMX; others build without it."""
-        if platform.machine().lower() not in {"x86_64", "amd64"}:
+        if not instruction_sets.is_x86():
             return False
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "amx.c")

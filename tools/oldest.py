@@ -38,12 +38,12 @@ def main() -> None:
             *project.get("dependencies", ()),
             *(text for extra in extras for text in extra),
         ]:
+            if normal(re.split(r"[^A-Za-z0-9._-]", text)[0]) in ours:
+                continue
             match = REQUIREMENT.match(text)
             if match is None:
                 sys.exit(f"{project['name']} requires {text!r}: add a lower bound (>=)")
             name, version = normal(match["name"]), match["version"]
-            if name in ours:
-                continue
             bounds[name] = max(bounds.get(name, version), version, key=release)
     for name in sorted(bounds):
         sys.stdout.write(f"{name}=={bounds[name]}\n")

@@ -2,8 +2,8 @@
 
 ``sanitize.py [--thread] [--every-case] [PYTEST ARGUMENT ...]`` builds the extension with
 AddressSanitizer and UBSan, or with ThreadSanitizer, into the plugin that is installed for the
-Python that runs this, and starts the tests: a part of the cases of those that have many. With
-``--every-case`` all of them, and random models. Leaks are not looked for: an interpreter has too
+Python that runs this, and starts the kernels' tests: a part of the cases of those that have many.
+With ``--every-case`` all cases of all tests, and random models. Leaks are not looked for: an interpreter has too
 many of its own. Under ThreadSanitizer programs have three threads, and divide small tensors, too;
 XNNPACK and Python are not compiled with it, and what they do is not looked at. Without a compiler
 that has the sanitizers it says so, and ends well.
@@ -17,7 +17,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from pytest_command import COMMAND
+from pytest_command import COMMAND, KERNELS, TESTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = ROOT / "plugin_xnn_cpu"
@@ -87,12 +87,12 @@ def main() -> None:
         "LD_PRELOAD": ":".join(filter(None, (sanitizer, library("libstdc++.so.6")))),
         "NARROWPASS_XNN_WITHOUT_DEEPBIND": "1",
     }
-    tests, selection = [PLUGIN / "tests"], LEFT_OUT
+    tests, selection = [*KERNELS], LEFT_OUT
     if "--every-case" not in options:
-        environment["NARROWPASS_TEST_CASES"] = CASES
+        environment.setdefault("NARROWPASS_TEST_CASES", CASES)
         selection += LONG
     else:
-        tests.append(ROOT / "tests" / "campaign" / "test_differential.py")
+        tests = [TESTS, ROOT / "tests" / "campaign" / "test_differential.py"]
     command = [*COMMAND, "-k", selection, *map(str, tests), *arguments]
     done = subprocess.run(command, check=False, env=environment)
     sys.exit(done.returncode)

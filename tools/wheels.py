@@ -3,8 +3,8 @@
 ``wheels.py build FOLDER`` builds every distribution into FOLDER and pins all their names to
 those files in ``FOLDER/constraints.txt``.
 
-``wheels.py install [-c FILE] FOLDER [NAME ...]`` installs the named distributions into the
-Python that runs this, and uninstalls the repository's others (but the library for models, which
+``wheels.py install [-c FILE] FOLDER NAME ...`` installs the named distributions, which may have
+extras, into the Python that runs this, and uninstalls the repository's others (but the core, which
 tox installs). Only what is not of this repository comes from an index; FILE has further
 constraints.
 """
@@ -12,7 +12,6 @@ constraints.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -20,6 +19,8 @@ import sys
 import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
+
+from uv import find_uv_bin
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = "narrowpass"
@@ -34,13 +35,6 @@ def projects() -> dict[str, Path]:
             project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
             found[project["name"]] = file.parent
     return found
-
-
-def build_requirements() -> set[str]:
-    """Return what the distributions need to be built."""
-    files = [folder / "pyproject.toml" for folder in projects().values()]
-    systems = [tomllib.loads(file.read_text(encoding="utf-8"))["build-system"] for file in files]
-    return {requirement for system in systems for requirement in system["requires"]}
 
 
 def wheel_of(folder: Path, name: str) -> Path:
@@ -63,35 +57,36 @@ def build(folder: Path) -> None:
     """Build every distribution into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if importlib.util.find_spec("pip") is None:  # tox installs nothing for environments that build
-        run(sys.executable, "-m", "ensurepip")
-    pip = sys.executable, "-m", "pip"
-    # What builds them is installed once, not into an environment for each.
-    run(*pip, "install", "--quiet", *sorted(build_requirements()))
-    options = "--quiet", "--no-deps", "--no-build-isolation"
-    run(*pip, "wheel", *options, "--wheel-dir", folder, *projects().values())
+    run(find_uv_bin(), "build", "--quiet", "--all-packages", "--wheel", "--out-dir", folder, ROOT)
     pins = [f"{name} @ {wheel_of(folder, name).as_uri()}\n" for name in projects()]
     (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
 
 
-def install(folder: Path, names: list[str], constraints: list[Path]) -> None:
-    """Install the wheels of `names`, and none of the repository's other distributions."""
+def install(folder: Path, requirements: list[str], constraints: list[Path]) -> None:
+    """Install wheels of this repository, and none of its other distributions.
+
+    Args:
+        folder: where `build` put them.
+        requirements: names of distributions, with their extras.
+        constraints: files with versions of what comes from an index.
+    """
     ours = projects()
+    names = [re.split(r"[^\w-]", text)[0] for text in requirements]
     unknown = [name for name in names if name not in ours]
     if unknown:
         sys.exit(f"{unknown[0]} is not a distribution of this repository: {', '.join(ours)}")
     present = [d.name for d in distributions() if d.name in ours and d.name != LIBRARY]
-    from uv import find_uv_bin  # only in environments that wheels are installed into
-
     pip = find_uv_bin(), "pip"
     here = "--quiet", "--python", sys.executable
     if present:
         run(*pip, "uninstall", *here, *present)
-    if not names:
-        return
     files = [folder / "constraints.txt", *constraints]
     pins = [part for file in files for part in ("--constraint", file)]
-    run(*pip, "install", *here, *pins, *(wheel_of(folder, name) for name in names))
+    wanted = [
+        f"{text} @ {wheel_of(folder, name).as_uri()}"
+        for name, text in zip(names, requirements, strict=True)
+    ]
+    run(*pip, "install", *here, *pins, *wanted)
 
 
 def main() -> None:
@@ -103,7 +98,7 @@ def main() -> None:
     installing = commands.add_parser("install", help="install some of them")
     installing.add_argument("folder", type=Path)
     installing.add_argument("-c", "--constraint", type=Path, action="append", default=[])
-    installing.add_argument("names", nargs="*", metavar="NAME")
+    installing.add_argument("names", nargs="+", metavar="NAME")
     arguments = parser.parse_args()
     if arguments.command == "build":
         build(arguments.folder)

@@ -7,7 +7,12 @@ elements of a register.
 
 from __future__ import annotations
 
+import os
 import platform
+import shlex
+import subprocess
+import sysconfig
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -78,18 +83,96 @@ TEMPLATES = {
 """Paths below ``csrc``. What has no plain variant here has one by hand, in ``plain.c``."""
 
 
-def variants(file: str) -> dict[str, list[str]]:
+VARIABLE = "NARROWPASS_XNN_LEVELS"
+"""Variable of the environment that says which levels of x86-64 are built: ``native``, which is the
+default, for the processor that builds; ``all``; or levels by name, with commas between them.
+``sse4``, which every x86-64 has, is always built."""
+
+LEVELS = ("sse4", "plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512amx")
+"""Of x86-64, from the lowest to the highest."""
+
+_USED_BY = {
+    "sse4": (),
+    "plain": (),
+    "avx2": ("avx2",),
+    "avx512": ("avx2", "avx512"),
+    "avx512vnni": ("avx512", "avx512vnni"),
+    "avx512bf16": ("avx512", "avx512vnni", "avx512bf16"),
+    "avx512amx": ("avx512", "avx512vnni", "avx512bf16", "avx512amx"),
+}
+"""The levels whose kernels run on a processor of a level. Without VNNI, int8 takes AVX2's."""
+
+_MACROS = {
+    "avx2": ("__AVX2__", "__FMA__", "__F16C__", "__BMI2__"),
+    "avx512": ("__AVX512F__", "__AVX512BW__", "__AVX512CD__", "__AVX512DQ__", "__AVX512VL__"),
+    "avx512vnni": ("__AVX512VNNI__",),
+    "avx512bf16": ("__AVX512BF16__",),
+    "avx512amx": ("__AMX_TILE__", "__AMX_INT8__", "__AMX_BF16__"),
+}
+"""What GCC defines for a processor that has a level, beside those of the levels before."""
+
+
+def is_x86() -> bool:
+    """Return whether this processor is one that levels are for."""
+    return platform.machine().lower() in {"x86_64", "amd64"}
+
+
+def compiler() -> list[str]:
+    """Return the command of the C compiler, as setuptools calls it."""
+    return shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+
+
+def native_level() -> str:
+    """Return the highest level that this processor has, and that the C compiler knows."""
+    command = [*compiler(), "-march=native", "-dM", "-E", "-x", "c", "/dev/null"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:  # a compiler that knows no "native"
+        return LEVELS[-1]
+    defined = {line.split()[1] for line in done.stdout.splitlines()}
+    level = "sse4"
+    for name, macros in _MACROS.items():
+        if not defined.issuperset(macros):
+            break
+        level = name
+    return level
+
+
+def built_levels() -> frozenset[str]:
+    """Return the levels that are to be built, as `VARIABLE` says.
+
+    Exits with a message where it names something else.
+    """
+    wanted = os.environ.get(VARIABLE) or "native"
+    if wanted == "all":
+        return frozenset(LEVELS)
+    named = [native_level() if word == "native" else word for word in wanted.split(",")]
+    for word in named:
+        if word not in LEVELS:
+            raise SystemExit(
+                f"\nnarrowpass-xnn-cpu: {VARIABLE}: {word!r} is none of native, all, "
+                f"{', '.join(LEVELS)}"
+            )
+    return frozenset({"sse4", *named, *(used for word in named for used in _USED_BY[word])})
+
+
+def variants(file: str, levels: Collection[str] = LEVELS) -> dict[str, list[str]]:
     """Return the instruction sets that `file`, below ``csrc``, is compiled for, with their flags.
 
     A file that is not a template is compiled once, as the set "" without flags.
+
+    Args:
+        file: a path below ``csrc``.
+        levels: those of x86-64 that are built.
     """
     names = TEMPLATES.get(file)
     if names is None:
         return {"": []}
-    machine = platform.machine().lower()
-    if machine in {"x86_64", "amd64"}:
-        names = tuple(name for name in names if name != "neondot")
+    if is_x86():
+        # Where a template has no code of its own for SSE4, that of "plain" is SSE4's.
+        base = {"plain"} if "sse4" not in names else set()
+        names = tuple(name for name in names if name in {*levels, *base})
     else:
+        machine = platform.machine().lower()
         sets = _ARM if machine in {"aarch64", "arm64"} else ("plain",)
         names = tuple(name for name in names if name in sets)
     return {

@@ -25,7 +25,7 @@ size_t np_attention_bf16_heads(const struct np_attention_params *params, size_t 
   return np_max(1, np_min(fit, query_heads(params) / np_bf16_sharing(params)));
 }
 
-#if defined(NP_CHOOSES_CPU) && !defined(NP_NO_AMX)
+#if NP_HAS_AVX512AMX
 typedef struct {
   np_bf16_attention job;
   uint8_t *scratch;

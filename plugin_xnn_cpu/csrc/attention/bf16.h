@@ -35,7 +35,7 @@ typedef void np_attention_bf16_block(const np_bf16_attention *job, size_t head, 
                                      uint8_t *scratch);
 
 #ifdef NP_CHOOSES_CPU
-/* Unless NP_NO_AMX. */
+/* Where NP_HAS_AVX512AMX. */
 np_attention_bf16_pack np_attention_bf16_pack_avx512amx;
 np_attention_bf16_look np_attention_bf16_look_avx512amx;
 np_attention_bf16_block np_attention_bf16_block_avx512amx;

@@ -15,17 +15,21 @@ int32_t np_bf16_code_target(int32_t target) {
 }
 
 static const np_bf16_code *fitting(int32_t target) {
-#ifdef NP_CHOOSES_CPU
   switch (np_bf16_code_target(target)) {
-#ifndef NP_NO_AMX
+#if NP_HAS_AVX512AMX
     case NP_TARGET_AVX512AMX: return &np_bf16_avx512amx;
 #endif
+#if NP_HAS_AVX512BF16
     case NP_TARGET_AVX512BF16: return &np_bf16_avx512bf16;
-    case NP_TARGET_AVX512: return &np_bf16_avx512;
-    case NP_TARGET_AVX2: return &np_bf16_avx2;
-  }
 #endif
-  return &np_bf16_plain;
+#if NP_HAS_AVX512
+    case NP_TARGET_AVX512: return &np_bf16_avx512;
+#endif
+#if NP_HAS_AVX2
+    case NP_TARGET_AVX2: return &np_bf16_avx2;
+#endif
+    default: return &np_bf16_plain;
+  }
 }
 
 size_t np_bf16_element_size(int32_t target) { return fitting(target)->element; }

@@ -21,11 +21,14 @@ size_t np_fp32_lanes(void) {
 }
 
 np_fp32_multiply *np_fp32_multiply_for(size_t lanes, int32_t target) {
-#ifdef NP_CHOOSES_CPU
   const int32_t isa = np_isa_for(target);
+#if NP_HAS_AVX2
   if (lanes == 8 && isa >= NP_TARGET_AVX2) return np_fp32_multiply_avx2;
+#endif
+#if NP_HAS_AVX512
   if (lanes == 16 && isa >= NP_TARGET_AVX512) return np_fp32_multiply_avx512;
 #endif
+  (void)lanes, (void)isa;
   return np_fp32_multiply_plain;
 }
 

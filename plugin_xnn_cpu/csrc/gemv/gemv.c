@@ -16,7 +16,7 @@ static bool reads(np_gemv_code *code, int32_t layout, size_t width) {
   if (np_isa() == NP_TARGET_SSE4) return false; /* where XNNPACK's kernels are faster */
   if (layout == NP_TABLE_F32) return width == 1;
   if (code == np_gemv_plain) return layout == NP_PANELS_INT8 && width == 8;
-#ifdef NP_CHOOSES_CPU
+#if NP_HAS_AVX2
   if (code == np_gemv_avx2) return width == 16;
 #endif
   return layout == NP_PANELS_F32 ? width == 48 || width == 64 : width == 32;

@@ -47,8 +47,7 @@ static code code_of(const struct np_nbits_params *p) {
     return (code){NP_FOR_ISA(np_nbits_few, p->target), NP_FOR_ISA(np_nbits_many, p->target), NULL,
                   NULL, NULL};
   }
-#ifdef NP_CHOOSES_CPU
-#ifndef NP_NO_AMX
+#if NP_HAS_AVX512AMX
   if (np_isa_for(p->target) >= NP_TARGET_AVX512AMX) {
     if (p->rounds && p->rows >= MIN_BF16_ROWS && p->matrix.bits <= 4) {
       return (code){NULL, NULL, NULL, np_nbits_bf16_round_avx512amx, np_nbits_bf16_many_avx512amx};
@@ -57,6 +56,7 @@ static code code_of(const struct np_nbits_params *p) {
                   np_nbits_quantize_avx512amx, NULL, NULL};
   }
 #endif
+#if NP_HAS_AVX512VNNI
   if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) {
     return (code){np_nbits_int8_few_avx512vnni, np_nbits_int8_many_avx512vnni,
                   np_nbits_quantize_avx512vnni, NULL, NULL};

@@ -156,7 +156,7 @@ NP_DECLARE_FOR_ISAS(np_nbits_quantize, np_nbits_quantize);
 np_nbits_few np_nbits_int8_few_avx512vnni;
 np_nbits_many np_nbits_int8_many_avx512vnni;
 np_nbits_quantize np_nbits_quantize_avx512vnni;
-/* Unless NP_NO_AMX. */
+/* Where NP_HAS_AVX512AMX. */
 np_nbits_few np_nbits_int8_few_avx512amx;
 np_nbits_many np_nbits_int8_many_avx512amx;
 np_nbits_quantize np_nbits_quantize_avx512amx;

@@ -6,7 +6,7 @@
 
 static np_recurrent_code *best(const struct np_recurrent_params *p) {
   if (!p->quantized) return NP_FROM_SSE4(np_recurrent, p->target);
-#ifdef NP_CHOOSES_CPU
+#if NP_HAS_AVX512VNNI
   if (np_isa_for(p->target) >= NP_TARGET_AVX512VNNI) return np_recurrent_int8_avx512vnni;
 #endif
   return NP_FROM_SSE4(np_recurrent_int8, p->target);

@@ -36,8 +36,8 @@ static int32_t request_amx(void) {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & CPUID_AMX) != CPUID_AMX) {
     return NP_AMX_ABSENT;
   }
-#ifdef NP_NO_AMX
-  return NP_AMX_NOT_COMPILED;
+#if !NP_HAS_AVX512AMX
+  return NP_AMX_NOT_BUILT;
 #else
   __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
   if ((a & XCR0_TILES) != XCR0_TILES) return NP_AMX_REFUSED;
@@ -49,16 +49,38 @@ static int32_t request_amx(void) {
 
 int32_t np_isa_amx(void) { return amx; }
 
-int32_t np_isa_detected(void) {
+bool np_isa_is_built(int32_t level) {
+  switch (level) {
+#ifdef __x86_64__
+    case NP_TARGET_SSE4: return true;
+#endif
+    case NP_TARGET_PLAIN: return NP_HAS_PLAIN;
+    case NP_TARGET_AVX2: return NP_HAS_AVX2;
+    case NP_TARGET_AVX512: return NP_HAS_AVX512;
+    case NP_TARGET_AVX512VNNI: return NP_HAS_AVX512VNNI;
+    case NP_TARGET_AVX512BF16: return NP_HAS_AVX512BF16;
+    case NP_TARGET_AVX512AMX: return NP_HAS_AVX512AMX;
+    default: return false;
+  }
+}
+
+int32_t np_isa_of_processor(void) {
 #ifdef NP_CHOOSES_CPU
   if (!__builtin_cpu_supports("x86-64-v3")) return NP_TARGET_PLAIN;
   if (!__builtin_cpu_supports("x86-64-v4")) return NP_TARGET_AVX2;
   if (!__builtin_cpu_supports("avx512vnni")) return NP_TARGET_AVX512;
   if (!__builtin_cpu_supports("avx512bf16")) return NP_TARGET_AVX512VNNI;
-  return amx == NP_AMX_USABLE ? NP_TARGET_AVX512AMX : NP_TARGET_AVX512BF16;
+  const bool has_amx = amx == NP_AMX_USABLE || amx == NP_AMX_NOT_BUILT;
+  return has_amx ? NP_TARGET_AVX512AMX : NP_TARGET_AVX512BF16;
 #else
   return NP_TARGET_PLAIN;
 #endif
+}
+
+int32_t np_isa_detected(void) {
+  int32_t level = np_isa_of_processor();
+  while (level > NP_TARGET_SSE4 && !np_isa_is_built(level)) level--;
+  return level;
 }
 
 /* When the library is loaded, so that threads only read. */

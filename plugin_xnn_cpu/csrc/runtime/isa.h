@@ -1,4 +1,4 @@
-/* The instruction sets in use: those of the processor, or fewer.
+/* The instruction sets in use: those of the processor and the build, or fewer.
  *
  * Levels are ordered; each has all that the ones before it have. Read by cffi too: no directives
  * but simple constants. */
@@ -22,18 +22,24 @@
 #define NP_TARGET_AVX512BF16 6
 #define NP_TARGET_AVX512AMX 7
 
-/* The level of the processor, with AMX where the process may use it. */
+/* Whether the build has kernels for a level. */
+bool np_isa_is_built(int32_t level);
+
+/* The level of the processor, with AMX where the operating system permits it. */
+int32_t np_isa_of_processor(void);
+
+/* The same, or the highest level below it that the build has kernels for. */
 int32_t np_isa_detected(void);
 
 /* What becomes of AMX, whether or not np_isa_cap caps it: it can be used; the processor lacks it; or
- * it has it, but the operating system does not permit it, or the compiler did not know it. */
+ * it has it, but the operating system does not permit it, or the build lacks it. */
 #define NP_AMX_USABLE 0
 #define NP_AMX_ABSENT 1
 #define NP_AMX_REFUSED 2
-#define NP_AMX_NOT_COMPILED 3
+#define NP_AMX_NOT_BUILT 3
 int32_t np_isa_amx(void);
 
-/* The level in use: that of the processor, SSE4 where that is x86-64 without FMA, or of np_isa_cap.
+/* The level in use: the detected one, SSE4 where that is x86-64 without FMA, or that of np_isa_cap.
  */
 int32_t np_isa(void);
 

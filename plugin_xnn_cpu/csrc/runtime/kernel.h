@@ -6,14 +6,10 @@
 #include "runtime/calls.h"
 #include "runtime/cancel.h"
 #include "runtime/isa.h"
+#include "runtime/levels.h"
 #include "runtime/team.h"
 
 #define NP_DISABLE_DENORMALS 0x00000001
-
-/* Functions for certain instruction sets may be written, and chosen among when they are called. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define NP_CHOOSES_CPU
-#endif
 
 /* Into each clone of the caller. */
 #define NP_INLINE static inline __attribute__((always_inline))
@@ -22,24 +18,45 @@
  * levels of instruction sets, and called by the one in use. `params` are its parameters in
  * brackets, `args` their names. */
 #ifdef NP_CHOOSES_CPU
-#define NP_MULTIVERSIONED(type, name, params, args)                            \
-  NP_INLINE type name##_body params;                                           \
-  __attribute__((target("arch=x86-64-v4"))) static type name##_avx512 params { \
-    return name##_body args;                                                   \
-  }                                                                            \
-  __attribute__((target("arch=x86-64-v3"))) static type name##_avx2 params {   \
-    return name##_body args;                                                   \
-  }                                                                            \
-  __attribute__((noinline)) static type name##_plain params {                  \
-    return name##_body args;                                                   \
-  }                                                                            \
-  static type name params {                                                    \
-    if (np_isa() >= NP_TARGET_AVX512) return name##_avx512 args;               \
-    return np_isa() == NP_TARGET_AVX2 ? name##_avx2 args : name##_plain args;  \
-  }                                                                            \
+#define NP_MULTIVERSIONED(type, name, params, args)           \
+  NP_INLINE type name##_body params;                          \
+  NP_CLONE_AVX512(type, name, params, args)                   \
+  NP_CLONE_AVX2(type, name, params, args)                     \
+  __attribute__((noinline)) static type name##_plain params { \
+    return name##_body args;                                  \
+  }                                                           \
+  static type name params {                                   \
+    NP_CALL_AVX512(name, args)                                \
+    NP_CALL_AVX2(name, args)                                  \
+    return name##_plain args;                                 \
+  }                                                           \
   NP_INLINE type name##_body params
 #else
 #define NP_MULTIVERSIONED(type, name, params, args) static type name params
+#endif
+
+#if NP_HAS_AVX512
+#define NP_CLONE_AVX512(type, name, params, args)                              \
+  __attribute__((target("arch=x86-64-v4"))) static type name##_avx512 params { \
+    return name##_body args;                                                   \
+  }
+#define NP_CALL_AVX512(name, args) \
+  if (np_isa() >= NP_TARGET_AVX512) return name##_avx512 args;
+#else
+#define NP_CLONE_AVX512(type, name, params, args)
+#define NP_CALL_AVX512(name, args)
+#endif
+
+#if NP_HAS_AVX2
+#define NP_CLONE_AVX2(type, name, params, args)                              \
+  __attribute__((target("arch=x86-64-v3"))) static type name##_avx2 params { \
+    return name##_body args;                                                 \
+  }
+#define NP_CALL_AVX2(name, args) \
+  if (np_isa() == NP_TARGET_AVX2) return name##_avx2 args;
+#else
+#define NP_CLONE_AVX2(type, name, params, args)
+#define NP_CALL_AVX2(name, args)
 #endif
 
 /* The same of a tile's function: it computes `count` elements of `job` from `start` on. */
@@ -47,25 +64,38 @@
   NP_MULTIVERSIONED(void, name, (np_job * job, size_t start, size_t count), (job, start, count))
 
 /* What a template defines for each instruction set (build_tools/instruction_sets.py): its
- * declaration, and the fastest for this processor that the target, NP_TARGET_*, allows. */
-#ifdef NP_CHOOSES_CPU
-#define NP_DECLARE_FOR_ISAS(type, name) extern type name##_plain, name##_avx2, name##_avx512
-#define NP_FOR_ISA(name, target)                              \
-  (np_isa_for(target) >= NP_TARGET_AVX512  ? name##_avx512    \
-   : np_isa_for(target) == NP_TARGET_AVX2 ? name##_avx2       \
-                                          : name##_plain)
+ * declaration, and the fastest for this processor that the target, NP_TARGET_*, allows. A level
+ * that the build lacks is not referred to. */
+#if NP_HAS_AVX512
+#define NP_OR_AVX512(name, target, other) \
+  (np_isa_for(target) >= NP_TARGET_AVX512 ? name##_avx512 : (other))
 #else
-#define NP_DECLARE_FOR_ISAS(type, name) extern type name##_plain
-#define NP_FOR_ISA(name, target) ((void)(target), name##_plain)
+#define NP_OR_AVX512(name, target, other) ((void)(target), (other))
 #endif
+
+#if NP_HAS_AVX2
+#define NP_OR_AVX2(name, target, other) \
+  (np_isa_for(target) == NP_TARGET_AVX2 ? name##_avx2 : (other))
+#else
+#define NP_OR_AVX2(name, target, other) ((void)(target), (other))
+#endif
+
+#define NP_DECLARE_FOR_ISAS(type, name) extern type name##_plain, name##_avx2, name##_avx512
+#define NP_FOR_ISA(name, target) \
+  NP_OR_AVX512(name, target, NP_OR_AVX2(name, target, name##_plain))
 
 /* The same of a template that has code for SSE4 too; PLAIN's serves it otherwise. */
 #ifdef __x86_64__
 #define NP_DECLARE_FROM_SSE4(type, name) \
   NP_DECLARE_FOR_ISAS(type, name);       \
   extern type name##_sse4
+#if NP_HAS_PLAIN
 #define NP_FROM_SSE4(name, target) \
   (np_isa_for(target) == NP_TARGET_SSE4 ? name##_sse4 : NP_FOR_ISA(name, target))
+#else
+#define NP_FROM_SSE4(name, target) \
+  NP_OR_AVX512(name, target, NP_OR_AVX2(name, target, name##_sse4))
+#endif
 #else
 #define NP_DECLARE_FROM_SSE4 NP_DECLARE_FOR_ISAS
 #define NP_FROM_SSE4 NP_FOR_ISA

@@ -26,11 +26,14 @@ typedef struct {
 } corner;
 
 static const np_winograd_code *code_for(size_t lanes, int32_t target) {
-#ifdef NP_CHOOSES_CPU
   const int32_t isa = np_isa_for(target);
+#if NP_HAS_AVX512
   if (lanes == 16 && isa >= NP_TARGET_AVX512) return &np_winograd_avx512;
+#endif
+#if NP_HAS_AVX2
   if (isa >= NP_TARGET_AVX2) return &np_winograd_avx2;
 #endif
+  (void)lanes, (void)isa;
   return &np_winograd_plain;
 }
 

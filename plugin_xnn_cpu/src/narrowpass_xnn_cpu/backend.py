@@ -55,17 +55,19 @@ class XnnCpuBackend(Backend):
         return unavailable()
 
     def details(self) -> Mapping[str, str]:
-        """Return the instruction sets in use, and those of the processor if they are capped.
+        """Return the instruction sets in use, and those of the processor where they are others.
 
-        ``amx`` says why a processor's AMX cannot be used, and ``xnnpack`` what stands in for it,
-        where that is so.
+        ``build`` says that the library lacks kernels for the processor's highest level, ``amx`` why
+        a processor's AMX cannot be used, and ``xnnpack`` what stands in for it, where that is so.
         """
         from narrowpass_xnn_cpu.native import isa
         from narrowpass_xnn_cpu.native.library import extension, is_portable
 
         lib = extension().lib
-        used, detected = isa.in_use(lib), isa.detected(lib)
-        found = {"isa": used} if used == detected else {"isa": used, "processor": detected}
+        used, processor = isa.in_use(lib), isa.of_processor(lib)
+        found = {"isa": used} if used == processor else {"isa": used, "processor": processor}
+        if isa.detected(lib) != processor:
+            found["build"] = f"has no kernels for {processor}: {isa.HOW_TO_BUILD}"
         if reason := isa.unused_amx(lib):
             found["amx"] = reason
         if is_portable():
@@ -73,7 +75,7 @@ class XnnCpuBackend(Backend):
         return found
 
     def instruction_sets(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the levels of this processor, each with the variable that caps kernels at it.
+        """Return the levels of the processor and the build, with the variable that caps at each.
 
         ``sse4``, which is faster without FMA and has other bits, is left out.
         """
@@ -82,7 +84,8 @@ class XnnCpuBackend(Backend):
 
         highest = max(isa.in_use(extension().lib), isa.SAME_BITS[0], key=isa.LEVELS.index)
         levels = isa.SAME_BITS[: isa.SAME_BITS.index(highest) + 1]
-        return {level: {isa.VARIABLE: level} for level in levels}
+        present = isa.built(extension().lib)
+        return {level: {isa.VARIABLE: level} for level in levels if level in present}
 
     def default_pipeline(self, passes: Collection[str]) -> str:
         """Return ``fold``, and ``repair-quantized`` for quantized models, those that are installed.

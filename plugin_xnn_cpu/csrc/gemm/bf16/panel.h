@@ -47,4 +47,4 @@ typedef struct {
 
 NP_DECLARE_FOR_ISAS(const np_bf16_code, np_bf16);
 extern const np_bf16_code np_bf16_avx512bf16;
-extern const np_bf16_code np_bf16_avx512amx; /* unless NP_NO_AMX */
+extern const np_bf16_code np_bf16_avx512amx; /* where NP_HAS_AVX512AMX */

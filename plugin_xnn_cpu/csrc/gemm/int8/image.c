@@ -21,12 +21,15 @@ np_padded_image np_int8_padded_image(const np_int8_micro_kernels *code, const in
 }
 
 const np_int8_micro_kernels *np_int8_micro_kernels_for(int32_t target, int32_t vnni) {
-#ifdef NP_CHOOSES_CPU
-#ifndef NP_NO_AMX
+#if NP_HAS_AVX512AMX
   if (vnni && np_isa_for(target) >= NP_TARGET_AVX512AMX) return &np_int8_avx512amx;
 #endif
+#if NP_HAS_AVX512VNNI
   if (vnni) return &np_int8_vnni_avx512;
+#endif
+#if NP_HAS_AVX2
   if (np_isa_for(target) >= NP_TARGET_AVX2) return &np_int8_avx2;
 #endif
+  (void)target, (void)vnni;
   return &np_int8_plain;
 }

@@ -156,7 +156,7 @@ typedef struct {
 } np_int8_micro_kernels;
 
 extern const np_int8_micro_kernels np_int8_plain, np_int8_avx2, np_int8_vnni_avx512;
-extern const np_int8_micro_kernels np_int8_avx512amx; /* unless NP_NO_AMX */
+extern const np_int8_micro_kernels np_int8_avx512amx; /* where NP_HAS_AVX512AMX */
 
 /* The sum of each row of inputs (an output pixel), less its zero point: of int16 without it, or of
  * bytes with `zeros`. A row has `runs` runs of `run_length` elements, which begin at `starts`. */

@@ -20,6 +20,8 @@ x86-64."""
 SAME_BITS = LEVELS[LEVELS.index("plain") :]
 """Levels with which results have the same bits; ``sse4`` has other ones."""
 VARIABLE = "NARROWPASS_ISA"
+HOW_TO_BUILD = "build it on this processor, or with NARROWPASS_XNN_LEVELS=all"
+"""What to do about a level that the build lacks; wheels have all of them."""
 
 _CPUINFO = "libnarrowpass_xnn_threadpool.so"
 _ABOVE = "above all levels"
@@ -73,6 +75,19 @@ def cap() -> str:
             f"{VARIABLE}: {name!r} is none of {', '.join(LEVELS)}; name one of them, or unset it"
         )
     return name
+
+
+def check_built(level: str, lib: Any) -> None:
+    """Check that a build has kernels for the level that it is capped at.
+
+    Raises:
+        CapError: it has not.
+    """
+    if level not in built(lib):
+        raise CapError(
+            f"{VARIABLE}: this build has no kernels for {level}, but for {', '.join(built(lib))}; "
+            f"name one of these, or {HOW_TO_BUILD}"
+        )
 
 
 def cap_xnnpack(name: str, folder: Path, present: frozenset[str], flags: int) -> None:
@@ -140,13 +155,22 @@ def in_use(lib: Any) -> str:
 
 
 def detected(lib: Any) -> str:
-    """Return the level of the processor, one of `LEVELS`."""
+    """Return the level of the processor, or the highest below it that the build has."""
     return LEVELS[lib.np_isa_detected() - 1]
 
 
+def of_processor(lib: Any) -> str:
+    """Return the level of the processor, one of `LEVELS`, whatever the build has."""
+    return LEVELS[lib.np_isa_of_processor() - 1]
+
+
+def built(lib: Any) -> tuple[str, ...]:
+    """Return the levels that the build has kernels for, in the order of `LEVELS`."""
+    return tuple(name for level, name in enumerate(LEVELS, 1) if lib.np_isa_is_built(level))
+
+
 def unused_amx(lib: Any) -> str:
-    """Return why the processor's AMX cannot be used; empty where it can, or where there is none."""
-    return {
-        lib.NP_AMX_REFUSED: "refused by the operating system (Linux 5.16 or later permits it)",
-        lib.NP_AMX_NOT_COMPILED: "left out by the build: its C compiler did not know it",
-    }.get(lib.np_isa_amx(), "")
+    """Return why AMX, which the processor and the build have, cannot be used; empty otherwise."""
+    if lib.np_isa_amx() == lib.NP_AMX_REFUSED:
+        return "refused by the operating system (Linux 5.16 or later permits it)"
+    return ""

@@ -58,6 +58,10 @@ def _load() -> Any:
             "library stands where narrowpass-xnn-cpu has its own; reinstall narrowpass-xnn-cpu"
         )
     if level:
+        try:
+            isa.check_built(level, lib)
+        except isa.CapError as error:
+            raise LibraryUnavailableError(str(error)) from None
         lib.np_isa_cap(isa.LEVELS.index(level) + 1)
     status = lib.xnn_initialize(ffi.NULL)
     if status == lib.xnn_status_unsupported_hardware:
