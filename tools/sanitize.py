@@ -3,10 +3,10 @@
 ``sanitize.py [--thread] [--every-case] [PYTEST ARGUMENT ...]`` builds the extension with
 AddressSanitizer and UBSan, or with ThreadSanitizer, into the plugin that is installed for the
 Python that runs this, and starts the kernels' tests: a part of the cases of those that have many.
-With ``--every-case`` all cases of all tests, and random models. Leaks are not looked for: an interpreter has too
-many of its own. Under ThreadSanitizer programs have three threads, and divide small tensors, too;
-XNNPACK and Python are not compiled with it, and what they do is not looked at. Without a compiler
-that has the sanitizers it says so, and ends well.
+With ``--every-case`` all cases of all tests, and random models. Leaks are not looked for: an
+interpreter has too many of its own. Under ThreadSanitizer programs have three threads, and divide
+small tensors, too; XNNPACK and Python are not compiled with it, and what they do is not looked at.
+Without a compiler that has the sanitizers it says so, and ends well.
 """
 
 from __future__ import annotations
