@@ -18,7 +18,7 @@ WHEELS = os.environ.get("NARROWPASS_TEST_WHEELS")
 ROOT = Path(__file__).resolve().parent.parent
 PROJECTS = {
     project["name"]: project
-    for pattern in ("core", "plugins/*", "plugin_*")
+    for pattern in ("core", "core/alias", "plugins/*", "plugin_*")
     for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml"))
     for project in [tomllib.loads(file.read_text(encoding="utf-8"))["project"]]
 }

@@ -30,7 +30,7 @@ LIBRARY = "narrowpass"
 def projects() -> dict[str, Path]:
     """Return the folder of each distribution of this repository by its name."""
     found = {}
-    for pattern in ("core", "plugins/*", "plugin_*"):
+    for pattern in ("core", "core/alias", "plugins/*", "plugin_*"):
         for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
             project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
             found[project["name"]] = file.parent
