@@ -178,10 +178,10 @@ def variants(file: str, levels: Collection[str] = LEVELS) -> dict[str, list[str]
     # Beside kernels of a higher level, the base only runs where a build is carried to an older
     # processor. Optimizing it less takes half the time, and computes the same bits.
     is_spare = is_x86() and "plain" not in levels and len(levels) > 1
-    spare = ("-O1",) if is_spare else ()
-    return {
-        name: [f"-DNP_ISA={name}", f"-DLANES={found.lanes}", *found.flags]
-        + [*(spare if name in ("sse4", "plain") else ())]
-        for name in names
-        for found in (INSTRUCTION_SETS[name],)
-    }
+    found: dict[str, list[str]] = {}
+    for name in names:
+        chosen = INSTRUCTION_SETS[name]
+        found[name] = [f"-DNP_ISA={name}", f"-DLANES={chosen.lanes}", *chosen.flags]
+        if is_spare and name in ("sse4", "plain"):
+            found[name].append("-O1")
+    return found

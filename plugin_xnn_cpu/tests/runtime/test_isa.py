@@ -18,6 +18,8 @@ from narrowpass_xnn_cpu.native.library import extension
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
 
+BUILT = isa.built(extension().lib)
+PROCESSOR = isa.of_processor(extension().lib)
 DETECTED = isa.LEVELS.index(isa.detected(extension().lib))
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one level")
 
@@ -63,21 +65,69 @@ def seen(level):
 
 
 @x86
-@pytest.mark.parametrize("level", isa.LEVELS)
+@pytest.mark.parametrize("level", BUILT)
 def test_the_level_in_use_is_the_lower_one(level):
     used = isa.LEVELS[min(DETECTED, isa.LEVELS.index(level))]
     expected = {"isa": used}
-    if used != isa.LEVELS[DETECTED]:
-        expected["processor"] = isa.LEVELS[DETECTED]
+    if used != PROCESSOR:
+        expected["processor"] = PROCESSOR
+    if isa.LEVELS[DETECTED] != PROCESSOR:
+        expected["build"] = f"has no kernels for {PROCESSOR}: {isa.HOW_TO_BUILD}"
     assert seen(level)["details"] == expected
+
+
+class Lib:
+    """A build with the kernels of some levels, on a processor of another one."""
+
+    NP_AMX_REFUSED = 2
+
+    def __init__(self, built, processor):
+        self.built, self.processor = built, processor
+
+    def np_isa_is_built(self, level):
+        return isa.LEVELS[level - 1] in self.built
+
+    def np_isa_of_processor(self):
+        return isa.LEVELS.index(self.processor) + 1
+
+    def np_isa_detected(self):
+        return max(isa.LEVELS.index(level) for level in self.built) + 1
+
+    np_isa = np_isa_detected
+
+    def np_isa_amx(self):
+        return 3
+
+
+def test_a_build_that_lacks_the_best_level_says_so(monkeypatch):
+    from narrowpass_xnn_cpu.backend import XnnCpuBackend
+    from narrowpass_xnn_cpu.native import library
+
+    fake = type("Extension", (), {"lib": Lib(("sse4", "avx2"), "avx512vnni")})
+    monkeypatch.setattr(library, "extension", lambda: fake)
+    monkeypatch.setattr(library, "is_portable", lambda: False)
+    assert XnnCpuBackend().details() == {
+        "isa": "avx2",
+        "processor": "avx512vnni",
+        "build": f"has no kernels for avx512vnni: {isa.HOW_TO_BUILD}",
+    }
+    assert [*XnnCpuBackend().instruction_sets()] == ["avx2"]
+
+
+def test_a_level_that_the_build_lacks_is_refused():
+    with pytest.raises(isa.CapError, match="no kernels for avx2, but for sse4, avx512; name one"):
+        isa.check_built("avx2", Lib(("sse4", "avx512"), "avx512"))
+    isa.check_built("avx512", Lib(("sse4", "avx512"), "avx512"))
 
 
 @x86
 @pytest.mark.skipif(isa.LEVELS.index("avx512") > DETECTED, reason="no AVX-512")
 def test_xnnpack_packs_for_the_level():
     """Its panels are as wide as the registers of its micro-kernels ask for."""
-    widths = {level: seen(level)["width"] for level in ("plain", "avx2", "avx512")}
-    assert widths["plain"] <= widths["avx2"] < widths["avx512"]
+    levels = [level for level in ("sse4", "avx2", "avx512") if level in BUILT]
+    widths = [seen(level)["width"] for level in levels]
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1]
 
 
 def test_an_unknown_level_is_refused():
@@ -174,7 +224,7 @@ def test_results_hardly_depend_on_the_level(tmp_path):
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     (right,) = session.run(None, {"x": x})
     code = RESULTS.format(model=str(path), feeds=str(feeds), out=str(out))
-    for level in isa.LEVELS[: DETECTED + 1]:
+    for level in BUILT[: BUILT.index(isa.LEVELS[DETECTED]) + 1]:
         out.unlink(missing_ok=True)
         done = process(code, level, PYTHONPATH=str(Path(__file__).parents[1] / "kits"))
         assert done.returncode == 0, done.stderr

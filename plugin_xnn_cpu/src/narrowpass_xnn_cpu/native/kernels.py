@@ -13,7 +13,8 @@ from narrowpass_xnn_cpu.native.library import extension
 TARGETS = ("best", *isa.LEVELS)
 """Instruction sets that our kernels are compiled for, in the order of ``NP_TARGET_*``."""
 TARGET = "best"
-"""Highest instruction sets that our kernels use; ``best`` for those of `isa.in_use`. ``avx512bf16``
+"""Highest instruction sets that our kernels use; ``best`` for those of `isa.in_use`. One that the
+build lacks stands for the next lower one. ``avx512bf16``
 is not checked against the processor, so that tests can run under emulation."""
 
 
