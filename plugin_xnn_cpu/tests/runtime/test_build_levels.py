@@ -9,9 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from build_tools import instruction_sets as sets  # noqa: E402
-
-from narrowpass_xnn_cpu.native import isa  # noqa: E402
+from build_tools import instruction_sets as sets
+from narrowpass_xnn_cpu.native import isa
 
 pytestmark = pytest.mark.anywhere
 
