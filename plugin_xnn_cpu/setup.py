@@ -18,10 +18,10 @@ from build_tools import bundle, instruction_sets
 
 
 class BuildWithLibrary(build_ext):
-    """Puts the library into the package before the extension is linked against it."""
+    """Puts the library into the package while the extension is compiled, and links them."""
 
     def run(self) -> None:
-        """Bundle the library, if there is one, then build as usual.
+        """Bundle the library, if there is one, and build as usual.
 
         Exits with a message where there is no compiler.
         """
@@ -32,9 +32,7 @@ class BuildWithLibrary(build_ext):
                 "or name yours in CC; or install a wheel, which needs none"
             )
         package = Path(self.get_ext_fullpath("narrowpass_xnn_cpu.native._xnn")).parent
-        files = [] if bundle.is_portable() else bundle.bundle(package / "lib")
         for extension in self.extensions:
-            extension.extra_objects = [str(file) for file in files]
             extension.extra_compile_args.append(WITHOUT_ITS_PATH)
             if bundle.is_portable():
                 extension.sources += sorted(map(str, Path("portable").glob("*.c")))
@@ -43,7 +41,12 @@ class BuildWithLibrary(build_ext):
                 extension.libraries.append("m")
             else:
                 extension.libraries.append("dl")  # a part of libc since glibc 2.34
-        super().run()
+        # The library is fetched while files are compiled.
+        with ThreadPoolExecutor(1) as pool:
+            self.library = pool.submit(
+                lambda: [] if bundle.is_portable() else bundle.bundle(package / "lib")
+            )
+            super().run()
 
     def build_extension(self, ext: Extension) -> None:
         """Compile each file for its instruction sets.
@@ -65,6 +68,8 @@ class BuildWithLibrary(build_ext):
         ]
 
         def objects(variant: tuple[str, str, list[str]]) -> list[str]:
+            if self.library.done():
+                self.library.result()  # ends the build where it could not be fetched
             source, name, flags = variant
             return self.compiler.compile(
                 [source],
@@ -78,7 +83,7 @@ class BuildWithLibrary(build_ext):
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             linked = [file for files in pool.map(objects, compiled) for file in files]
-        ext.sources, ext.extra_objects = [], [*linked, *ext.extra_objects]
+        ext.sources, ext.extra_objects = [], [*linked, *map(str, self.library.result())]
         super().build_extension(ext)
 
     def _knows_amx(self) -> bool:
