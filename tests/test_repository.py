@@ -77,7 +77,7 @@ def test_the_workspace_has_all_distributions() -> None:
     assert members == {*PROJECTS, alias}
     sources = settings["tool"]["uv"]["sources"]
     assert set(sources) == {project(file)["name"] for file in members}
-    assert all(source == {"workspace": True} for source in sources.values())
+    assert all(source == {"workspace": True, "editable": False} for source in sources.values())
 
 
 def test_extras_have_every_plugin() -> None:

@@ -57,5 +57,6 @@ setup(
     options={
         "bdist_wheel": {"py_limited_api": "cp311"},
         "build": {"build_base": build_folder},
+        "egg_info": {"egg_base": build_folder},
     },
 )
