@@ -41,6 +41,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `runn
 
 from runners import memory
 from runners.apart import run_apart
+from runners.loaders import reader
 
 OURS = ("minmax", "moving-average", "percentile", "l2", "entropy")
 THEIRS = ("MinMax", "Percentile", "Entropy")
@@ -128,13 +129,6 @@ def run_theirs(model: ir.Model, samples: Samples, name: str) -> None:
     import onnxruntime
     from onnxruntime.quantization import CalibrationMethod, calibrate
 
-    class Reader(calibrate.CalibrationDataReader):  # type: ignore[misc]  # it has no types
-        def __init__(self) -> None:
-            self._samples = iter(samples)
-
-        def get_next(self) -> Feeds | None:
-            return next(self._samples, None)  # type: ignore[arg-type]  # as it ends
-
     onnxruntime.set_default_logger_severity(3)
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/model.onnx"
@@ -145,7 +139,7 @@ def run_theirs(model: ir.Model, samples: Samples, name: str) -> None:
                 augmented_model_path=f"{folder}/augmented.onnx",
                 calibrate_method=CalibrationMethod[name],
             )
-            calibrator.collect_data(Reader())
+            calibrator.collect_data(reader(samples))
             calibrator.compute_data()
 
 
