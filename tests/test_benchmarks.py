@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.once
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
 FILES = sorted(FOLDER.rglob("*.py"))
