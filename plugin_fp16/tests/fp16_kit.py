@@ -14,6 +14,7 @@ import passes_kit
 import pytest
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import run_onnxruntime
 from passes_kit import verdicts
 
 from narrowpass import Bundle
@@ -89,15 +90,7 @@ def check(
         if not reference:
             pytest.skip("onnx's evaluator cannot run the model, and onnxruntime is not installed")
         return narrowed
-    import onnxruntime
-
-    results = []
-    for each in (proto, narrowed):
-        session = onnxruntime.InferenceSession(
-            each.SerializeToString(), providers=["CPUExecutionProvider"]
-        )
-        results.append(session.run(None, dict(feeds)))
-    right, got = results
+    right, got = (run_onnxruntime(each, feeds, optimized=True) for each in (proto, narrowed))
     assert [array.dtype for array in got] == [array.dtype for array in right]
     compare(got, right, tolerance)
     return narrowed

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import passes_kit
-import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import run_onnxruntime
 
 from narrowpass import (
     Accept,
@@ -187,13 +187,7 @@ def evaluated(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]
 
 def on_onnxruntime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     """Run a model on onnxruntime as it stands: optimized, it fuses Q/DQ in ways of its own."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(feeds))
+    return run_onnxruntime(proto, feeds)
 
 
 def floats(*shape: int, scale: float = 1.0) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import passes_kit
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_kit import run_onnxruntime
 from passes_kit import build, rewritten
 from passes_kit import verdicts as decisions
 
@@ -73,17 +74,7 @@ def kinds(proto: onnx.ModelProto) -> list[str]:
 
 def run(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, optimize: bool = False) -> Array:
     """Run a model on onnxruntime; unoptimized, it computes each node as it stands."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if not optimize:
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.graph_optimization_level = level
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(feeds))[0]
+    return run_onnxruntime(proto, feeds, optimized=optimize)[0]
 
 
 def decoded(proto: onnx.ModelProto, name: str, axis: int, block: int) -> Array:
