@@ -7,11 +7,15 @@ import importlib.util
 import os
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+# What tests of several distributions share.
+sys.path.insert(0, str(Path(__file__).parent / "tests" / "kits"))
 
 # A loaded machine is no reason to fail; and CI must see the same examples on every run.
 settings.register_profile("repository", deadline=None, derandomize=bool(os.environ.get("CI")))

@@ -30,6 +30,7 @@ from gallery.feeds import feeds_of
 from gallery.packages import FOLDER
 from gallery.results import figure, lines
 from rich.console import Console
+from runners.apart import first_line
 from runners.loaders import installed
 from runners.turns import Entrant, cores, in_turns
 
@@ -43,7 +44,7 @@ def measure(model: Model, threads: int, rounds: int, seconds: float) -> dict[str
         feeds = feeds_of(path, model)
         right = _plain(path, feeds)
     except Exception as error:  # noqa: BLE001  # the table says what a tool or a file cannot do
-        return {"model": model.name, "group": model.group, "unbuilt": _first_line(error)}
+        return {"model": model.name, "group": model.group, "unbuilt": first_line(error)[:200]}
     row: dict[str, Any] = {"model": model.name, "group": model.group, "threads": threads}
     row["fallbacks"] = _fallbacks(path)
     row["half"] = any(array.dtype == np.float16 for array in right)
@@ -57,10 +58,6 @@ def measure(model: Model, threads: int, rounds: int, seconds: float) -> dict[str
         error = max(_error(a, b) for a, b in zip(timing.outputs[0], right, strict=True))
         row[name] = {"seconds": timing.latency, "error": error}
     return row
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 def _plain(path: Path, feeds: dict[str, Any]) -> list[Any]:
@@ -84,7 +81,7 @@ def _fallbacks(path: Path) -> dict[str, int] | str:
         with narrowpass.load(path, "xnn-cpu") as program:
             kernels = [plan.kernel for plan in program.explain() if plan.partition is None]
     except narrowpass.NarrowpassError as error:
-        return _first_line(error)
+        return first_line(error)[:200]
     return {
         "numpy": sum(kernel.startswith("numpy") for kernel in kernels),
         "evaluator": sum(

@@ -19,27 +19,19 @@ why there is none. A file that exists is not written again. Needs the dependency
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
+from runners import memory
+from runners.apart import ApartError, run_apart
 from variants import MODELS, VARIANTS, Source, Variant, bytes_of_weights, prepare
 
 
-def work(variant: Variant, source: Source, pipe: Connection) -> None:
-    """Build one form of a model; say how long it took, and the most memory or what went wrong."""
+def work(variant: Variant, source: Source) -> tuple[float, int]:
+    """Build one form of a model; return how long it took, and the most memory."""
     start = time.perf_counter()
-    try:
-        variant.build(source)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the table shows what a tool cannot do
-        lines = str(error).strip().splitlines() or [""]
-        pipe.send((0.0, 0, f"{type(error).__name__}: {lines[0]}"))
-        return
-    seconds = time.perf_counter() - start
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (peak,) = [1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-    pipe.send((seconds, peak, ""))
+    variant.build(source)
+    return time.perf_counter() - start, memory.peak()
 
 
 def built(variant: Variant, source: Source) -> str:
@@ -47,17 +39,9 @@ def built(variant: Variant, source: Source) -> str:
     path = variant.path(source)
     if path.exists():
         return f"{'':8} {'':8} {bytes_of_weights(path) / 1e6:8.1f}  was there"
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(variant, source, theirs))
-    process.start()
-    theirs.close()
     try:
-        seconds, peak, failure = ours.recv()
-    except EOFError:
-        seconds, peak, failure = 0.0, 0, "its process was killed"
-    process.join()
-    if failure:
+        seconds, peak = run_apart(work, (variant, source))
+    except ApartError as failure:
         if path.is_file():
             path.unlink()  # half of it, which the next call would take for all
         return f"{'':8} {'':8} {'':8}  not built: {failure}"

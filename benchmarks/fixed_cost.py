@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
-from runners.turns import Entrant, in_turns
+from runners.judging import beside_onnxruntime
 from trees import FEATURES, ensemble
 
 Array = np.ndarray
@@ -86,21 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, model, feeds in cases():
             path = str(Path(folder) / "model.onnx")
             onnx.save(model, path)
-            entrants = [Entrant(x, x, path) for x in ("narrowpass", "onnxruntime")]
-            found = in_turns(entrants, [feeds], 1, given.rounds, 0.2)
-            ours, theirs = found["narrowpass"], found["onnxruntime"]
-            for timing in (ours, theirs):
-                if timing.failure:
-                    raise SystemExit(timing.failure)
-            pairs = zip(ours.outputs[0], theirs.outputs[0], strict=True)
-            error = max(float(np.abs(one - other).max()) for one, other in pairs)
-            table.add_row(
-                name,
-                f"{ours.latency * 1e6:.1f}",
-                f"{theirs.latency * 1e6:.1f}",
-                f"{theirs.latency / ours.latency:.2f}",
-                f"{error:.1e}",
-            )
+            table.add_row(name, *beside_onnxruntime(path, feeds, 1, given.rounds))
     Console().print(table)
 
 

@@ -34,6 +34,7 @@ import decoder
 from generation import PIPELINE
 from generators.by_narrowpass import bundle_of, time_kernels
 from generators.common import feeds_of
+from runners.memory import proportional
 
 FORMS = ("together", "turns", "processes", "llama.cpp")
 
@@ -137,8 +138,7 @@ def work(options: argparse.Namespace) -> None:
     seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, "kernels": sum(kernels)}), flush=True)
     sys.stdin.readline()
-    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
-    print(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")), flush=True)
+    print(proportional(), flush=True)
     sys.stdin.readline()
 
 
@@ -162,7 +162,7 @@ def ask(form: str, users: int, options: argparse.Namespace) -> dict[str, float]:
     return {
         "tokens": users * options.tokens / seconds,
         "python": 1 - times[0]["kernels"] / times[0]["seconds"],
-        "megabytes": sum(map(int, answers[2 * count :])) / 1024,
+        "megabytes": sum(map(int, answers[2 * count :])) / 2**20,
     }
 
 

@@ -20,7 +20,8 @@ import onnx
 from onnx import TensorProto, helper
 from rich.console import Console
 from rich.table import Table
-from runners.turns import Entrant, cores, in_turns
+from runners.judging import beside_onnxruntime
+from runners.turns import cores
 
 FEATURES = 20
 FORMS = {"forest, 100 trees": (100, 1000, 64), "boosting, 100 trees": (100, 8, 3)}
@@ -83,24 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, form in FORMS.items():
             path = str(Path(folder) / "trees.onnx")
             onnx.save(ensemble(*form), path)
-            entrants = [Entrant(x, x, path) for x in ("narrowpass", "onnxruntime")]
             for rows in ROWS:
                 x = np.random.default_rng(1).standard_normal((rows, FEATURES)).astype(np.float32)
                 threads = cores(given.threads)
-                found = in_turns(entrants, [{"x": x}], threads, given.rounds, 0.3)
-                ours, theirs = found["narrowpass"], found["onnxruntime"]
-                for timing in (ours, theirs):
-                    if timing.failure:
-                        raise SystemExit(timing.failure)
-                error = np.abs(ours.outputs[0][0] - theirs.outputs[0][0]).max()
-                table.add_row(
-                    name,
-                    str(rows),
-                    f"{ours.latency * 1e6:.1f}",
-                    f"{theirs.latency * 1e6:.1f}",
-                    f"{theirs.latency / ours.latency:.2f}",
-                    f"{error:.1e}",
-                )
+                cells = beside_onnxruntime(path, {"x": x}, threads, given.rounds)
+                table.add_row(name, str(rows), *cells)
     Console().print(table)
 
 

@@ -28,64 +28,38 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import decoder
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from runners.apart import run_apart
+from runners.memory import by_kind
+from zoo.matmuls import matmuls_model, write_matmuls
 
 THREADS = len(os.sched_getaffinity(0))
 TIMES = ("open", "load", "first run")
 Feeds = dict[str, np.ndarray[Any, Any]]
 
 
-def memory() -> dict[str, int]:
-    """Return the bytes of this process's memory, by kind."""
-    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
-    return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}
-
-
 def above(before: dict[str, int]) -> dict[str, int]:
     """Return by how much memory has grown."""
-    return {key: value - before[key] for key, value in memory().items()}
+    return {key: value - before[key] for key, value in by_kind().items()}
 
 
 def in_process(task: Callable[..., Any], *arguments: Any) -> Any:
     """Run a function in a process of its own, and return its result."""
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=_answer, args=(theirs, task, arguments)
-    )
-    process.start()
-    theirs.close()
-    found = ours.recv()
-    process.join()
-    return found
-
-
-def _answer(pipe: Connection, task: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    pipe.send(task(*arguments))
+    return run_apart(task, arguments)
 
 
 def warm_up() -> None:
     """Import all that a load needs, with a tiny model."""
-    import narrowpass
-
-    matrix = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
-        [matrix],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     import onnx_ir as ir
 
-    bundle = narrowpass.build(ir.from_proto(model), "", target="xnn-cpu")
+    import narrowpass
+
+    bundle = narrowpass.build(ir.from_proto(matmuls_model(1, 4)), "", target="xnn-cpu")
     with narrowpass.load(bundle, "xnn-cpu", threads=THREADS) as program:
         program.run({"x": np.ones((1, 4), np.float32)})
 
@@ -93,32 +67,15 @@ def warm_up() -> None:
 # Matmuls
 
 
-def matmuls_model(folder: Path) -> Path:
+def matmuls_bundle(folder: Path) -> Path:
     """Build the bundle of 24 matmuls, if it is not there."""
     import narrowpass
 
     path = folder / "matmuls.narrow"
     if path.exists():
         return path
-    rng = np.random.default_rng(0)
-    nodes, weights, last = [], [], "x"
-    for index in range(24):
-        matrix = rng.standard_normal((2048, 2048), np.float32) / np.float32(45)
-        weights.append(numpy_helper.from_array(matrix, f"w{index}"))
-        weights.append(numpy_helper.from_array(np.zeros(2048, np.float32), f"b{index}"))
-        names = [last, f"w{index}", f"b{index}"]
-        nodes.append(helper.make_node("Gemm", names, [f"y{index}"], transB=1))
-        last = f"y{index}"
-    graph = helper.make_graph(
-        nodes,
-        "matmuls",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2048])],
-        [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["N", 2048])],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    onnx.save(model, folder / "matmuls.onnx")
-    narrowpass.build(folder / "matmuls.onnx", out=path, target="xnn-cpu")
+    source = write_matmuls(folder / "matmuls.onnx", 24, 2048)
+    narrowpass.build(source, out=path, target="xnn-cpu")
     return path
 
 
@@ -128,7 +85,7 @@ def load_matmuls(path: str, cache: bool, folder: str, meet: Any = None) -> dict[
     from narrowpass.bundle import Bundle
 
     warm_up()
-    before = memory()
+    before = by_kind()
     start = time.perf_counter()
     bundle = Bundle.load(path)
     opened = time.perf_counter()
@@ -155,7 +112,7 @@ def load_matmuls(path: str, cache: bool, folder: str, meet: Any = None) -> dict[
 
 def matmuls(folder: Path, runs: int) -> dict[str, Any]:
     """Time the loads of 24 matmuls."""
-    path = str(matmuls_model(folder))
+    path = str(matmuls_bundle(folder))
     cache = folder / "cache-matmuls"
     size = 24 * 4 * (2048 * 2048 + 2048)
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -181,18 +138,11 @@ def matmuls(folder: Path, runs: int) -> dict[str, Any]:
         table[name] = {**times, "resident": share}
     results = {row["result"] for found in rows.values() for row in found}
     print(f"  results are {'the same' if len(results) == 1 else results}")
-    context = multiprocessing.get_context("spawn")
-    meet = context.Barrier(2)
-    pairs = [context.Pipe() for _ in range(2)]
-    processes = [
-        context.Process(target=_answer, args=(theirs, load_matmuls, (path, True, str(cache), meet)))
-        for _, theirs in pairs
-    ]
-    for process in processes:
-        process.start()
-    shares = [ours.recv()["memory"]["Pss"] / size for ours, _ in pairs]
-    for process in processes:
-        process.join()
+    meet = multiprocessing.get_context("spawn").Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        pair = [(load_matmuls, path, True, str(cache), meet)] * 2
+        found = list(pool.map(lambda task: in_process(*task), pair))
+    shares = [each["memory"]["Pss"] / size for each in found]
     print(f"  two processes: {shares[0]:.2f} and {shares[1]:.2f} of the weights each (Pss)")
     return {**table, "two processes": shares}
 
@@ -209,7 +159,7 @@ def run_methods(runtime: str, folder: str, cache: str) -> dict[str, Any]:
         import narrowpass
 
         warm_up()
-        before = memory()
+        before = by_kind()
         names = ("prefill",) if runtime.endswith("prefill") else ("prefill", "decode")
         target = Path(folder) / f"{'-'.join(names)}.narrow"
         cached: Any = "memory" if "memory" in runtime else True
@@ -218,12 +168,12 @@ def run_methods(runtime: str, folder: str, cache: str) -> dict[str, Any]:
     elif runtime.startswith("onnxruntime"):
         import onnxruntime  # noqa: F401  # loaded before memory is measured
 
-        before = memory()
+        before = by_kind()
         runs = {name: _session(path, plain="plain" in runtime) for name, path in paths.items()}
     else:
         import openvino
 
-        before = memory()
+        before = by_kind()
         core = openvino.Core()
         runs = {}
         for name, path in paths.items():
@@ -307,7 +257,7 @@ def first_token(runtime: str, path: str, cache: str) -> dict[str, Any]:
         import narrowpass
 
         warm_up()
-        before, start = memory(), time.perf_counter()
+        before, start = by_kind(), time.perf_counter()
         program = narrowpass.load(path, "xnn-cpu", threads=THREADS, cache_dir=cache)
         loaded = time.perf_counter()
         program.run(feeds)
@@ -316,7 +266,7 @@ def first_token(runtime: str, path: str, cache: str) -> dict[str, Any]:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = THREADS
-        before, start = memory(), time.perf_counter()
+        before, start = by_kind(), time.perf_counter()
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         loaded = time.perf_counter()
         session.run(None, feeds)

@@ -4,7 +4,6 @@
     python tools/fallbacks.py --all             # every operator, version and element type
     python tools/fallbacks.py --tests TopK      # the rows of one operator, with their tests
     python tools/fallbacks.py model.onnx ...    # models instead of the suite
-    python tools/fallbacks.py --list            # `operator version dtype count` of fallbacks
 
 Columns: operator, version of its schema, element types of the first input and first output, and how
 many nodes are native (a tape, shape arithmetic, or part of another step), run by a numpy kernel, or
@@ -106,7 +105,6 @@ def main() -> None:
     parser.add_argument("models", nargs="*")
     parser.add_argument("--all", action="store_true", help="rows without a fallback too")
     parser.add_argument("--tests", metavar="OPERATOR", help="name the tests of an operator")
-    parser.add_argument("--list", action="store_true", help="fallbacks alone, for the test's list")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     plugins = load_plugins()
@@ -120,11 +118,6 @@ def main() -> None:
             named[row].append(f"{name} ({plan.kernel})")
             if plan.reason:
                 reasons[row] = plan.reason
-    if options.list:
-        for row, count in sorted(counts.items()):
-            if count[EVALUATOR]:
-                print(*row, count[EVALUATOR])
-        return
     totals = sum(counts.values(), Counter())
     print(", ".join(f"{totals[kind]} {kind}" for kind in (NATIVE, NUMPY, EVALUATOR)))
     for row, count in sorted(counts.items()):

@@ -36,7 +36,7 @@ from gallery import Model
 from gallery.command import chosen_models, parser_for, publish
 from gallery.packages import FOLDER
 from measuring import Settings, measure
-from processes import ApartError, run_apart
+from runners.apart import ApartError, run_apart
 from runners.turns import cores
 
 

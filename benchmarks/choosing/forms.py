@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from gallery.model import Feeds
 from peers import PEERS
-from processes import run_apart
+from runners.apart import run_apart
 
 import narrowpass
 from narrowpass_ir.sizes import count_bytes

@@ -18,6 +18,7 @@ from gallery import collect
 from gallery.model import Array, Feeds
 from gallery.packages import FOLDER
 from peers import PEERS
+from runners.apart import first_line
 from runners.loaders import load
 
 import narrowpass
@@ -113,8 +114,7 @@ def _judged(
         figures["within"] = meter.error <= Limit.parse(limit).bound
         figures["shown"] = Limit.parse(limit).shown(meter.error)
     except Exception as error:  # noqa: BLE001  # the table says what a tool cannot do
-        text = (str(error).splitlines() or [""])[0][:300]
-        return None, {"failure": f"{type(error).__name__}: {text}", "within": False}
+        return None, {"failure": first_line(error)[:300], "within": False}
     return run, figures
 
 

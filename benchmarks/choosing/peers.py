@@ -16,6 +16,7 @@ from typing import Any
 
 import onnx
 from gallery.model import Feeds
+from runners.loaders import reader
 
 from narrowpass_auto.limits import Limit
 
@@ -61,13 +62,6 @@ def _static(model: Path, folder: Path, samples: Sequence[Feeds], limit: str) -> 
     """Quantize to QDQ, with the types that onnxruntime's manual advises for x86-64 with VNNI."""
     from onnxruntime import quantization
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._left = iter(samples)
-
-        def get_next(self) -> Feeds | None:
-            return next(self._left, None)
-
     ready, target = _prepared(model, folder), folder / "static.onnx"
     opset = next(
         item.version
@@ -77,7 +71,7 @@ def _static(model: Path, folder: Path, samples: Sequence[Feeds], limit: str) -> 
     quantization.quantize_static(
         ready,
         target,
-        Reader(),
+        reader(samples),
         quant_format=quantization.QuantFormat.QDQ,
         per_channel=opset >= _AXIS,  # a scale for each channel came with that operator set
         activation_type=quantization.QuantType.QUInt8,

@@ -14,15 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import ray
-from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `runners` and `zoo`
+
+from runners.memory import proportional
+from zoo.matmuls import write_matmuls
 
 SIZE = 2048
 
@@ -30,37 +34,10 @@ SIZE = 2048
 def model(folder: Path, count: int, size: int) -> Path:
     """Build a model of matmuls and its bundle, if they are not there; return the bundle's path."""
     path = folder / f"matmuls{count}.narrow"
-    if path.exists():
-        return path
-    rng = np.random.default_rng(0)
-    nodes, weights = [], []
-    for index in range(count):
-        matrix = rng.standard_normal((size, size), np.float32) / np.float32(size**0.5)
-        weights.append(numpy_helper.from_array(matrix, f"w{index}"))
-        before = f"h{index - 1}" if index else "x"
-        after = f"h{index}" if index < count - 1 else "y"
-        nodes.append(helper.make_node("MatMul", [before, f"w{index}"], [after]))
-    graph = helper.make_graph(
-        nodes,
-        "matmuls",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", size])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", size])],
-        weights,
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]),
-        path.with_suffix(".onnx"),
-    )
-    narrowpass.build(path.with_suffix(".onnx"), "", path, target="xnn-cpu")
+    if not path.exists():
+        source = write_matmuls(path.with_suffix(".onnx"), count, size)
+        narrowpass.build(source, "", path, target="xnn-cpu")
     return path
-
-
-def proportional(pid: int) -> int:
-    """Return the bytes of a process's memory, of which shared pages count in part."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-        if line.startswith("Pss:"):
-            return 1024 * int(line.split()[1])
-    raise RuntimeError("the kernel reports no proportional set")
 
 
 class Narrowpass:
@@ -100,7 +77,7 @@ def total(kind: Any, count: int, bundle: Path, size: int, cache: Path) -> int:
     remote = ray.remote(num_cpus=0)(kind)
     actors = [remote.remote(str(bundle), str(cache)) for _ in range(count)]
     pids = [pid for pid, _ in ray.get([actor.run.remote(size) for actor in actors])]
-    memory = sum(map(proportional, pids))
+    memory = proportional(pids)
     for actor in actors:
         ray.kill(actor)
     return memory

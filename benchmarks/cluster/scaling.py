@@ -18,21 +18,24 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
 from narrowpass_ray import Settings, job, map_files, worker
 from narrowpass_ray.predictor import Predictor
 from narrowpass_ray.shards import Sizes
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `zoo`
+
+from zoo.matmuls import write_matmuls
 
 SIZE, LAYERS, SHARD = 512, 8, 512
 
@@ -41,25 +44,8 @@ def prepare(folder: Path, rows: int) -> Path:
     """Build model and input, if they are not there; return the bundle's path."""
     bundle = folder / "layers.narrow"
     if not bundle.exists():
-        rng = np.random.default_rng(0)
-        nodes, weights = [], []
-        for index in range(LAYERS):
-            matrix = rng.standard_normal((SIZE, SIZE), np.float32) / np.float32(SIZE**0.5)
-            weights.append(numpy_helper.from_array(matrix, f"w{index}"))
-            before = f"h{index - 1}" if index else "x"
-            nodes.append(helper.make_node("MatMul", [before, f"w{index}"], [f"m{index}"]))
-            after = f"h{index}" if index < LAYERS - 1 else "y"
-            nodes.append(helper.make_node("Relu", [f"m{index}"], [after]))
-        graph = helper.make_graph(
-            nodes,
-            "layers",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", SIZE])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", SIZE])],
-            weights,
-        )
-        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-        onnx.save(proto, bundle.with_suffix(".onnx"))
-        narrowpass.build(bundle.with_suffix(".onnx"), "", bundle, target="xnn-cpu")
+        model = write_matmuls(bundle.with_suffix(".onnx"), LAYERS, SIZE, relu=True)
+        narrowpass.build(model, "", bundle, target="xnn-cpu")
     source = folder / f"rows{rows}"
     if not source.exists():
         source.mkdir()

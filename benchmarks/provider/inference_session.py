@@ -46,6 +46,10 @@ import narrowpass
 import narrowpass_onnxruntime
 from narrowpass_onnxruntime.provider.defaults import prefer
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `zoo`
+
+from zoo.matmuls import write_matmuls
+
 ORIGINAL = onnxruntime.InferenceSession
 OURS = narrowpass_onnxruntime.InferenceSession
 CPU, NARROWPASS = "CPUExecutionProvider", "NarrowpassExecutionProvider"
@@ -136,25 +140,7 @@ def overhead(threads: int, runs: int) -> None:
 
 def matmuls(folder: Path) -> Path:
     """Return the path of a model of 403 MB, which is written once."""
-    path = folder / "matmuls.onnx"
-    if path.exists():
-        return path
-    rng = np.random.default_rng(0)
-    nodes, weights = [], []
-    for index in range(LAYERS):
-        weight = rng.standard_normal((WIDTH, WIDTH), np.float32) / np.float32(64)
-        weights.append(numpy_helper.from_array(weight, f"w{index}"))
-        nodes.append(helper.make_node("MatMul", [f"h{index}", f"w{index}"], [f"m{index}"]))
-        nodes.append(helper.make_node("Relu", [f"m{index}"], [f"h{index + 1}"]))
-    first, last = (
-        helper.make_tensor_value_info(f"h{index}", TensorProto.FLOAT, ["n", WIDTH])
-        for index in (0, LAYERS)
-    )
-    graph = helper.make_graph(nodes, "matmuls", [first], [last], weights)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path
-    )
-    return path
+    return write_matmuls(folder / "matmuls.onnx", LAYERS, WIDTH, relu=True)
 
 
 def create(name: str, path: str) -> None:

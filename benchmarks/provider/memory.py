@@ -15,11 +15,12 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnxruntime  # noqa: F401  # what a process has that creates no session
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `runners`
 
 WIDTH = 4096
 IMPORTS = "imports"
@@ -32,7 +33,7 @@ def work(form: str, path: str, threads: str, children: str) -> None:
         from inference_session import session_of
 
         session = session_of(form, path, int(threads))
-        feeds = {"h0": np.ones((1, WIDTH), np.float32)}
+        feeds = {"x": np.ones((1, WIDTH), np.float32)}
         session.run(None, feeds)
     processes = [os.getpid()]
     done, say = os.pipe()
@@ -50,15 +51,6 @@ def work(form: str, path: str, threads: str, children: str) -> None:
     sys.stdin.readline()
 
 
-def proportional(processes: Iterable[str]) -> float:
-    """Return the memory of processes in MB; shared pages are divided among all who have them."""
-    total = 0
-    for process in processes:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
-        total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
-
-
 def megabytes(form: str, path: Path, threads: int, count: int, *, forked: bool = False) -> float:
     """Return the memory of so many processes."""
     children, workers = (count - 1, 1) if forked else (0, count)
@@ -70,7 +62,9 @@ def megabytes(form: str, path: Path, threads: int, count: int, *, forked: bool =
     answers = [worker.stdout.readline() for worker in started if worker.stdout is not None]
     if not all(answers):
         raise SystemExit("a process failed; its error is above")
-    found = proportional(process for answer in answers for process in answer.split())
+    from runners.memory import proportional
+
+    found = proportional(process for answer in answers for process in answer.split()) / 2**20
     for worker in started:
         worker.communicate("\n" * count)
     return found

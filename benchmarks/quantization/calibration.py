@@ -23,13 +23,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
-import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,12 @@ import onnx_ir as ir
 
 import narrowpass
 from narrowpass import Bundle, CompileOptions, Samples
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `runners`
+
+from runners import memory
+from runners.apart import run_apart
+from runners.loaders import reader
 
 OURS = ("minmax", "moving-average", "percentile", "l2", "entropy")
 THEIRS = ("MinMax", "Percentile", "Entropy")
@@ -125,13 +129,6 @@ def run_theirs(model: ir.Model, samples: Samples, name: str) -> None:
     import onnxruntime
     from onnxruntime.quantization import CalibrationMethod, calibrate
 
-    class Reader(calibrate.CalibrationDataReader):  # type: ignore[misc]  # it has no types
-        def __init__(self) -> None:
-            self._samples = iter(samples)
-
-        def get_next(self) -> Feeds | None:
-            return next(self._samples, None)  # type: ignore[arg-type]  # as it ends
-
     onnxruntime.set_default_logger_severity(3)
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/model.onnx"
@@ -142,7 +139,7 @@ def run_theirs(model: ir.Model, samples: Samples, name: str) -> None:
                 augmented_model_path=f"{folder}/augmented.onnx",
                 calibrate_method=CalibrationMethod[name],
             )
-            calibrator.collect_data(Reader())
+            calibrator.collect_data(reader(samples))
             calibrator.compute_data()
 
 
@@ -160,7 +157,7 @@ class measured:  # noqa: N801  # used as a function
         measured.processor = time.process_time() - self._start[1]
 
 
-def work(kind: str, arguments: argparse.Namespace, pipe: Connection) -> None:
+def work(kind: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Do one measurement, in a process of its own."""
     model = narrowpass.build(arguments.model, "fold").methods["main"]
     if arguments.data:
@@ -175,27 +172,8 @@ def work(kind: str, arguments: argparse.Namespace, pipe: Connection) -> None:
         run_ours(model, samples, name, fused=arguments.fused)
     else:
         run_theirs(model, samples, name)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    pipe.send({"seconds": measured.seconds, "processor": measured.processor, "peak": peak})
-
-
-def measure(kind: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Measure in a fresh process.
-
-    Raises:
-        RuntimeError: the process ended without a result.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(kind, arguments, theirs))
-    process.start()
-    theirs.close()
-    try:
-        result: dict[str, float] = ours.recv()
-    except EOFError:
-        raise RuntimeError(f"{kind} ended without a result; is there enough memory?") from None
-    process.join()
-    return result
+    found = {"seconds": measured.seconds, "processor": measured.processor}
+    return {**found, "peak": float(memory.peak())}
 
 
 def show(kind: str, rows: dict[str, dict[str, float]]) -> None:
@@ -203,10 +181,10 @@ def show(kind: str, rows: dict[str, dict[str, float]]) -> None:
     row, base = rows[kind], rows.get("float")
     least = rows.get("ours:minmax")
     ratios = [row[key] / base[key] if base else float("nan") for key in ("seconds", "processor")]
-    memory = row["peak"] / least["peak"] if least else float("nan")
+    grown = row["peak"] / least["peak"] if least else float("nan")
     print(
         f"{kind:24} {row['seconds']:8.2f} {ratios[0]:6.2f} {row['processor']:8.2f} "
-        f"{ratios[1]:6.2f} {row['peak'] / 1e6:9.0f} {memory:6.2f}"
+        f"{ratios[1]:6.2f} {row['peak'] / 1e6:9.0f} {grown:6.2f}"
     )
 
 
@@ -227,7 +205,7 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in ("float", *kinds)}
     for _ in range(arguments.rounds):
         for kind, results in found.items():
-            results.append(measure(kind, arguments))
+            results.append(run_apart(work, (kind, arguments)))
     rows = {
         kind: {key: statistics.median(result[key] for result in results) for key in results[0]}
         for kind, results in found.items()

@@ -18,10 +18,8 @@ import argparse
 import contextlib
 import io
 import json
-import multiprocessing
 import os
 import pickle
-import resource
 import sys
 import tempfile
 import time
@@ -29,11 +27,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `runners` and `zoo`
+
 from accuracy import QUANTIZERS, TASKS, UnavailableError
+from runners import memory
+from runners.apart import first_line, run_apart
 
 import narrowpass
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `zoo`, for the tasks
 
 
 def main() -> None:
@@ -48,11 +48,12 @@ def main() -> None:
     for name in arguments.tasks:
         with tempfile.TemporaryDirectory() as text:
             folder = Path(text)
-            goal = _apart(_build, name, arguments.models, arguments.data, folder)
+            goal = run_apart(_build, (name, arguments.models, arguments.data, folder))
             if not arguments.json:
                 print(f"\n{name}: {goal}")
             for label in QUANTIZERS:
-                row = _apart(_measure, name, label, arguments.models, arguments.data, folder)
+                given = name, label, arguments.models, arguments.data, folder
+                row = run_apart(_measure, given)
                 _show(name, label, row, as_json=arguments.json)
 
 
@@ -72,16 +73,16 @@ def _measure(name: str, label: str, models: Path, data: Path, folder: Path) -> d
     os.environ["NARROWPASS_CACHE_DIR"] = str(own / "cache")
     try:
         quantized = QUANTIZERS[label](task, folder / "float.onnx", own)
-        before, start = _peak(), time.perf_counter()
+        before, start = memory.peak(), time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
             quantized.prepare()
-        seconds, grown = time.perf_counter() - start, _peak() - before
+        seconds, grown = time.perf_counter() - start, (memory.peak() - before) / 2**20
         run = quantized.load()
         found = [run(feeds) for feeds in task.samples]
     except UnavailableError as error:
         return {"skipped": str(error)}
     except Exception as error:  # noqa: BLE001  # what another tool does is its own affair
-        return {"skipped": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
+        return {"skipped": first_line(error)[:120]}
     kept = folder / "float.pickle"
     if label == "float32":
         kept.write_bytes(pickle.dumps(found))
@@ -97,18 +98,6 @@ def _show(task: str, label: str, row: dict[str, Any], *, as_json: bool) -> None:
     else:
         cells = "  ".join(f"{key} {value:8.4g}" for key, value in row.items())
         print(f"{label:28} {cells}", flush=True)
-
-
-def _peak() -> float:
-    """Return the most memory that this process has had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _apart(function: Any, *arguments: Any) -> Any:
-    """Call a function in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(function, arguments)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,3 +111,16 @@ def installed() -> list[str]:
 def module(runtime: str) -> str:
     """Return the name of the module that a runtime is in."""
     return _RUNTIMES[runtime].module
+
+
+def reader(samples: Iterable[Feeds]) -> Any:
+    """Return samples as the quantizers of onnxruntime read them."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    left = iter(samples)
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
+        def get_next(self) -> Feeds | None:
+            return next(left, None)
+
+    return Reader()

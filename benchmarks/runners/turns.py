@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from runners.apart import first_line
 from runners.loaders import Array, Feeds, Run, load, module
+from runners.memory import resident
 
 PAUSE = 0.05
 # What a run is timed with: what a user waits for, or what all threads compute together. The latter
@@ -191,7 +192,7 @@ def cores(text: str) -> int:
 
 def _serve(runtime: str, threads: int, pipe: Connection) -> None:
     importlib.import_module(module(runtime))
-    before = _resident()
+    before = resident()
     run: Run | None = None
     feeds: Sequence[Feeds] = []
     while True:
@@ -211,10 +212,9 @@ def _serve(runtime: str, threads: int, pipe: Connection) -> None:
                 pipe.send((seconds, outputs))
             elif run is not None:
                 _, seconds, clock = request
-                pipe.send((_median(run, feeds[0], seconds, clock), _resident() - before))
+                pipe.send((_median(run, feeds[0], seconds, clock), resident() - before))
         except Exception as error:  # noqa: BLE001 - the tables show what a runtime cannot do
-            lines = str(error).strip().splitlines() or [""]
-            pipe.send(f"{type(error).__name__}: {lines[0]}")
+            pipe.send(first_line(error))
 
 
 def _copied(values: Sequence[Array]) -> list[Array]:
@@ -231,8 +231,3 @@ def _median(run: Run, feeds: Feeds, seconds: float, clock: str) -> float:
         run(feeds)
         times.append(now() - start)
     return statistics.median(times)
-
-
-def _resident() -> int:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")

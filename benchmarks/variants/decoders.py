@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from runners.apart import ApartError, run_apart
 
 from variants import bytes_of_weights
 
@@ -287,25 +287,16 @@ def prepared(form: Form, source: Source) -> str:
     path = form.path(source)
     if form.build is None or path.exists():
         return ""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_write, args=(form.name, source, path, theirs))
-    process.start()
-    theirs.close()
     try:
-        failure: str = ours.recv()
-    except EOFError:
-        failure = "its process was killed"
-    process.join()
-    return failure
+        run_apart(_write, (form.name, source, path))
+    except ApartError as failure:
+        return str(failure)
+    return ""
 
 
-def _write(name: str, source: Source, path: Path, pipe: Any) -> None:
+def _write(name: str, source: Source, path: Path) -> None:
+    """Write a form, which is found by its name: closures are not pickled."""
     (form,) = [form for form in FORMS if form.name == name]
     logging.disable()
-    try:
-        if form.build is not None:
-            form.build(source, path)
-        pipe.send("")
-    except Exception as error:  # noqa: BLE001 - the table shows what a tool cannot do
-        pipe.send(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    if form.build is not None:
+        form.build(source, path)

@@ -50,7 +50,7 @@ def prepare(name: str, folder: Path, sequence: int, count: int) -> Source:
     """Export a model and write its samples, unless they are in the folder already."""
     model = folder / f"{name}.onnx"
     if not model.exists():
-        exported = onnx.load(zoo.export(name, "torchscript", folder))
+        exported = onnx.load(zoo.export(name, folder))
         _fix(exported, {"batch": 1, "sequence": sequence})
         onnx.save(exported, model)
     calibration = folder / f"{name}-calibration"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -73,29 +71,8 @@ def resnet50() -> nn.Module:
     return Classifier(nn.Sequential(*layers), nn.Linear(channels, 1000))
 
 
-class SqueezeExcitation(nn.Module):
-    """Scales channels by global pooling and two 1x1 convolutions (squeeze and excitation)."""
-
-    def __init__(
-        self, channels: int, squeezed: int, inner: type[nn.Module], outer: type[nn.Module]
-    ) -> None:
-        super().__init__()
-        self.gate = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(channels, squeezed, 1),
-            inner(),
-            nn.Conv2d(squeezed, channels, 1),
-            outer(),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the outputs of a batch of images or features, NCHW."""
-        out: Tensor = x * self.gate(x)
-        return out
-
-
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution, projection (Sandler et al., 2018; Howard et al., 2019)."""
+    """Expansion, depthwise convolution, projection (Sandler et al., 2018)."""
 
     def __init__(
         self,
@@ -105,15 +82,12 @@ class InvertedResidual(nn.Module):
         kernel: int,
         stride: int,
         activation: type[nn.Module],
-        gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         if expanded != inputs:
             layers.append(ConvNorm(inputs, expanded, activation=activation))
         layers.append(ConvNorm(expanded, expanded, kernel, stride, expanded, activation))
-        if gate is not None:
-            layers.append(gate)
         layers.append(ConvNorm(expanded, outputs))
         self.body = nn.Sequential(*layers)
         self.residual = stride == 1 and inputs == outputs
@@ -144,67 +118,6 @@ def mobilenet_v2() -> nn.Module:
             layers.append(InvertedResidual(channels, expanded, outputs, 3, step, nn.ReLU6))
             channels = outputs
     layers.append(ConvNorm(channels, 1280, activation=nn.ReLU6))
-    return Classifier(nn.Sequential(*layers), nn.Linear(1280, 1000))
-
-
-_V3_LARGE: Sequence[tuple[int, int, int, bool, type[nn.Module], int]] = (
-    (3, 16, 16, False, nn.ReLU, 1),
-    (3, 64, 24, False, nn.ReLU, 2),
-    (3, 72, 24, False, nn.ReLU, 1),
-    (5, 72, 40, True, nn.ReLU, 2),
-    (5, 120, 40, True, nn.ReLU, 1),
-    (5, 120, 40, True, nn.ReLU, 1),
-    (3, 240, 80, False, nn.Hardswish, 2),
-    (3, 200, 80, False, nn.Hardswish, 1),
-    (3, 184, 80, False, nn.Hardswish, 1),
-    (3, 184, 80, False, nn.Hardswish, 1),
-    (3, 480, 112, True, nn.Hardswish, 1),
-    (3, 672, 112, True, nn.Hardswish, 1),
-    (5, 672, 160, True, nn.Hardswish, 2),
-    (5, 960, 160, True, nn.Hardswish, 1),
-    (5, 960, 160, True, nn.Hardswish, 1),
-)
-
-
-def mobilenet_v3() -> nn.Module:
-    """Return MobileNetV3-Large (Howard et al., 2019)."""
-    layers: list[nn.Module] = [ConvNorm(3, 16, 3, 2, activation=nn.Hardswish)]
-    channels = 16
-    for kernel, expanded, outputs, gated, activation, stride in _V3_LARGE:
-        squeezed = max(8, (expanded // 4 + 4) // 8 * 8)
-        gate = SqueezeExcitation(expanded, squeezed, nn.ReLU, nn.Hardsigmoid) if gated else None
-        layers.append(
-            InvertedResidual(channels, expanded, outputs, kernel, stride, activation, gate)
-        )
-        channels = outputs
-    layers.append(ConvNorm(channels, 960, activation=nn.Hardswish))
-    head = nn.Sequential(nn.Linear(960, 1280), nn.Hardswish(), nn.Linear(1280, 1000))
-    return Classifier(nn.Sequential(*layers), head)
-
-
-def efficientnet_b0() -> nn.Module:
-    """Return EfficientNet-B0 (Tan and Le, 2019)."""
-    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=nn.SiLU)]
-    channels = 32
-    settings = (
-        (1, 3, 16, 1, 1),
-        (6, 3, 24, 2, 2),
-        (6, 5, 40, 2, 2),
-        (6, 3, 80, 3, 2),
-        (6, 5, 112, 3, 1),
-        (6, 5, 192, 4, 2),
-        (6, 3, 320, 1, 1),
-    )
-    for factor, kernel, outputs, count, stride in settings:
-        for index in range(count):
-            expanded = factor * channels
-            gate = SqueezeExcitation(expanded, max(1, channels // 4), nn.SiLU, nn.Sigmoid)
-            step = stride if index == 0 else 1
-            layers.append(
-                InvertedResidual(channels, expanded, outputs, kernel, step, nn.SiLU, gate)
-            )
-            channels = outputs
-    layers.append(ConvNorm(channels, 1280, activation=nn.SiLU))
     return Classifier(nn.Sequential(*layers), nn.Linear(1280, 1000))
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-EXPORTERS = ("dynamo", "torchscript")
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -41,7 +39,6 @@ _ENCODER = Kind(
     "last_hidden_state",
     _TOKENS,
 )
-_DECODER = Kind({"input_ids": _TOKENS, "attention_mask": _TOKENS}, "logits", _TOKENS)
 
 
 @dataclass(frozen=True)
@@ -56,24 +53,20 @@ class Entry:
 MODELS: Mapping[str, Entry] = {
     "resnet50": Entry(_IMAGE, "convolutional", "resnet50"),
     "mobilenet-v2": Entry(_IMAGE, "convolutional", "mobilenet_v2"),
-    "mobilenet-v3": Entry(_IMAGE, "convolutional", "mobilenet_v3"),
-    "efficientnet-b0": Entry(_IMAGE, "convolutional", "efficientnet_b0"),
     "vit-b16": Entry(_IMAGE, "transformers", "vit_b16"),
     "minilm": Entry(_ENCODER, "transformers", "minilm"),
     "bert-base": Entry(_ENCODER, "transformers", "bert_base"),
-    "gpt2": Entry(_DECODER, "transformers", "gpt2"),
 }
 
 
-def export(name: str, exporter: str, folder: Path) -> Path:
+def export(name: str, folder: Path) -> Path:
     """Return the ONNX file of a model, exported if it is not in `folder` yet.
 
     Args:
         name: one of `MODELS`.
-        exporter: one of `EXPORTERS`. Neither optimizes, so that folding has work.
-        folder: where the file is, or goes, as ``NAME-EXPORTER.onnx``.
+        folder: where the file is, or goes, as ``NAME-torchscript.onnx``.
     """
-    path = folder / f"{name}-{exporter}.onnx"
+    path = folder / f"{name}-torchscript.onnx"
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +76,7 @@ def export(name: str, exporter: str, folder: Path) -> Path:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        (_dynamo if exporter == "dynamo" else _torchscript)(model, kind, unfinished)
+        _export(model, kind, unfinished)
     unfinished.rename(path)
     return path
 
@@ -128,31 +121,7 @@ def build(name: str) -> nn.Module:
     return model
 
 
-def _dynamo(model: nn.Module, kind: Kind, path: Path) -> None:
-    import torch
-
-    names = sorted({dim for dims in kind.inputs.values() for dim in dims if isinstance(dim, str)})
-    symbols = {name: torch.export.Dim(name) for name in names}
-    shapes = [
-        {axis: symbols[dim] for axis, dim in enumerate(dims) if isinstance(dim, str)}
-        for dims in kind.inputs.values()
-    ]
-    with torch.no_grad():
-        torch.onnx.export(
-            model,
-            _example(kind),
-            path,
-            input_names=list(kind.inputs),
-            output_names=[kind.output],
-            dynamic_shapes=shapes,
-            dynamo=True,
-            optimize=False,
-            external_data=False,
-            verbose=False,
-        )
-
-
-def _torchscript(model: nn.Module, kind: Kind, path: Path) -> None:
+def _export(model: nn.Module, kind: Kind, path: Path) -> None:
     import torch
 
     axes = {

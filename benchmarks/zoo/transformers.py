@@ -36,20 +36,6 @@ class Encoder(nn.Module):
         ).last_hidden_state
 
 
-class Decoder(nn.Module):
-    """The logits of the next token, without a cache of earlier ones."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-        """Return the one tensor that is exported."""
-        return self.model(
-            input_ids=input_ids, attention_mask=attention_mask, use_cache=False
-        ).logits
-
-
 class ImageClassifier(nn.Module):
     """The logits of an image classifier."""
 
@@ -78,13 +64,6 @@ def bert_base() -> nn.Module:
     from transformers import BertConfig, BertModel
 
     return Encoder(BertModel(BertConfig(attn_implementation="eager"), add_pooling_layer=False))
-
-
-def gpt2() -> nn.Module:
-    """Return GPT-2 (124 million parameters) with its tied output embedding."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return Decoder(GPT2LMHeadModel(GPT2Config(attn_implementation="eager")))
 
 
 def vit_b16() -> nn.Module:

@@ -210,20 +210,17 @@ def errors_table() -> str:
 
 
 def benchmarks() -> str:
-    """Return the docstring of each script in ``benchmarks/`` and in its folders of scripts.
+    """Return the docstring of each script in ``benchmarks/``, whose command is in its docstring.
 
     A folder with a ``__main__.py`` is one script.
     """
     parts = []
-    for folder in (
-        BENCHMARKS,
-        *map(BENCHMARKS.joinpath, ("cluster", "kernels", "passes", "quantization", "serving")),
-    ):
-        for script in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
-            docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
+    for script in sorted(BENCHMARKS.rglob("*.py"), key=lambda path: (len(path.parts), path)):
+        owner = script.parent if script.name == "__main__.py" else script
+        path = owner.relative_to(BENCHMARKS.parent).as_posix()
+        docstring = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
+        if f"python {path}" in docstring:
             text = re.sub(r"::\n\n((?: {4}.*(?:\n|$)|\n)+)", _as_block, docstring)
-            owner = script.parent if script.name == "__main__.py" else script
-            path = owner.relative_to(BENCHMARKS.parent).as_posix()
             parts.append(f"## `{path}`\n\n{ticks(text)}\n")
     return "\n".join(parts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
+import passes_kit
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import run_onnxruntime
+from passes_kit import verdicts
 
-import narrowpass
 from narrowpass import Bundle
+
+__all__ = ["verdicts"]
 
 RNG = np.random.default_rng(33)
 Array = np.ndarray[Any, Any]
@@ -26,46 +30,17 @@ def floats(*shape: int, scale: float = 0.3) -> Array:
     return (RNG.standard_normal(shape) * scale).astype(np.float32)
 
 
-def model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, Sequence[int | str]],
-    outputs: Mapping[str, Sequence[int | str] | None],
-    constants: Mapping[str, Array] | None = None,
-    *,
-    opset: int = 20,
-    types: Mapping[str, int] | None = None,
-) -> onnx.ModelProto:
-    """Build a model; values are float32 unless `types` says otherwise."""
-    kinds = types or {}
-    for index, node in enumerate(nodes):
-        node.name = node.name or f"n{index}"
-    graph = helper.make_graph(
-        list(nodes),
-        "g",
-        [helper.make_tensor_value_info(n, kinds.get(n, FLOAT), s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, kinds.get(n, FLOAT), s) for n, s in outputs.items()],
-        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
-    )
-    narrowed = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    narrowed.ir_version = 9
-    return narrowed
+model = functools.partial(passes_kit.model, opset=20, ir_version=9)
 
 
 def run(proto: onnx.ModelProto, text: str = "fp16") -> Bundle:
     """Build with the pass, from a model object, which must not change."""
-    before = proto.SerializeToString()
-    bundle = narrowpass.build(ir.from_proto(proto), text, target="reference")
-    assert proto.SerializeToString() == before
-    return bundle
+    return passes_kit.build(proto, text)
 
 
 def rewritten(proto: onnx.ModelProto, text: str = "fp16") -> onnx.ModelProto:
     """Return the model after the pass; it is checked, and a second run changes nothing."""
-    first = ir.to_proto(run(proto, text).methods["main"])
-    onnx.checker.check_model(first, full_check=True)
-    again = ir.to_proto(run(first, text).methods["main"])
-    assert again.SerializeToString() == first.SerializeToString(), "a second run changes the model"
-    return first
+    return passes_kit.rewritten(proto, text)
 
 
 def count(proto: onnx.ModelProto) -> int:
@@ -86,12 +61,6 @@ def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 def constants(proto: onnx.ModelProto) -> dict[str, int]:
     """Return the types of initializers."""
     return {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-
-
-def verdicts(bundle: Bundle) -> dict[str, dict[str, Any]]:
-    """Return the report of the last pass, by node."""
-    (part,) = bundle.reports[-1].methods.values()
-    return {item["node"]: item for item in part.decisions}
 
 
 def check(
@@ -121,15 +90,7 @@ def check(
         if not reference:
             pytest.skip("onnx's evaluator cannot run the model, and onnxruntime is not installed")
         return narrowed
-    import onnxruntime
-
-    results = []
-    for each in (proto, narrowed):
-        session = onnxruntime.InferenceSession(
-            each.SerializeToString(), providers=["CPUExecutionProvider"]
-        )
-        results.append(session.run(None, dict(feeds)))
-    right, got = results
+    right, got = (run_onnxruntime(each, feeds, optimized=True) for each in (proto, narrowed))
     assert [array.dtype for array in got] == [array.dtype for array in right]
     compare(got, right, tolerance)
     return narrowed

@@ -44,28 +44,6 @@ def test_every_package_has_a_room():
     assert packages == {room.package.partition(".")[0] for room in rooms.ROOMS}
 
 
-def test_folders_that_import_each_other_are_reported():
-    import rooms
-
-    found = {*rooms.dependencies(), ("core", "native/")}
-    with pytest.raises(SystemExit, match=r"each other: .*core.*native/"):
-        rooms.levels(found)
-
-
-def test_a_folder_is_above_all_that_it_imports():
-    import rooms
-
-    found = set(rooms.dependencies())
-    level = rooms.levels(found)
-    assert all(level[one] > level[other] for one, other in found)
-
-
-def test_edges_that_follow_from_others_are_not_drawn():
-    import rooms
-
-    assert rooms.reduced({("a", "b"), ("b", "c"), ("a", "c")}) == {("a", "b"), ("b", "c")}
-
-
 def test_the_picture_of_the_pipeline_is_current():
     import pipeline_picture
 
@@ -92,19 +70,6 @@ def test_readme_has_the_figures_of_the_comparison():
     table = readme_table.table(readme_table.PAGE.read_text("utf-8"))
     assert table.count("\n") >= 9
     assert readme == readme_table.with_table(readme, table), "run python tools/readme_table.py"
-
-
-def test_of_several_rows_of_a_model_the_first_counts():
-    import readme_table
-
-    text = (
-        "| model | threads | narrowpass | best peer | times |\n|---|---|---|---|---|\n"
-        "| m, token | 1 | 3 | 6 (a) | 2 (1.9) |\n| m, token | 2 | 2 (x) | 3 (b c) | 1.5 (1.4) |\n"
-        "| | 2 | 1 (y) | 9 (d) | 9 |\n| the same, prompt | 2 | 4 | 8 (e) | 2 |\n"
-    )
-    assert readme_table.comparisons(text) == [
-        {"m, token": ("2", "b c", "1.5"), "m, prompt": ("4", "e", "2")}
-    ]
 
 
 @pytest.mark.parametrize("name", ["pipeline.svg", "rooms.svg", "speed.svg"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from runners.loaders import reader
 
 from accuracy.tasks import Feeds, Outputs, Run, Task
 
@@ -67,13 +68,6 @@ def onnxruntime_static(method: str, task: Task, model: Path, folder: Path) -> Qu
         raise UnavailableError(f"onnxruntime's quantizer cannot be imported: {error}") from None
     logging.getLogger().setLevel(logging.ERROR)
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
-        def __init__(self) -> None:
-            self._feeds = iter(task.calibration)
-
-        def get_next(self) -> Feeds | None:
-            return next(self._feeds, None)
-
     result = folder / "quantized.onnx"
 
     def prepare() -> None:
@@ -82,7 +76,7 @@ def onnxruntime_static(method: str, task: Task, model: Path, folder: Path) -> Qu
         quantization.quantize_static(
             ready,
             result,
-            Reader(),
+            reader(task.calibration),
             quant_format=quantization.QuantFormat.QDQ,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,

@@ -83,7 +83,7 @@ def minilm(folder: Path, _data: Path) -> Task:
         ]
         return {"least cosine": min(cosines), "mean cosine": float(np.mean(cosines))}
 
-    path = zoo.export("minilm", "torchscript", folder)
+    path = zoo.export("minilm", folder)
     calibration = [encoded(text) for text in CALIBRATION]
     goal = "least cosine 0.99 static, 0.995 dynamic"
     return Task(path, calibration, samples, judge, goal, transformer=True)
@@ -91,7 +91,7 @@ def minilm(folder: Path, _data: Path) -> Task:
 
 def ultraface(_folder: Path, data: Path) -> Task:
     """ultraface: overlaps of boxes with those of float32; every other photograph calibrates."""
-    from boxes import faces, overlaps, photographs
+    from accuracy.boxes import faces, overlaps, photographs
 
     samples = [{"input": image} for image in photographs(data / "photos")]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from plugins_kit import ANALYSIS, REFERENCE
+from plugins_kit import ANALYSIS, REFERENCE, show_plugins
 
-from narrowpass import Decision, Pass, PassResult, hookimpl
+from narrowpass import Decision, Pass, PassResult
 from narrowpass.cli import main
 from narrowpass.errors import PassError
 
@@ -29,26 +27,6 @@ class Result:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
-
-
-@dataclass
-class FakeDistribution:
-    name: str
-    version: str = "1.0"
-    requires: tuple[str, ...] = ()
-
-
-@dataclass
-class FakeEntryPoint:
-    name: str
-    plugin: Any
-    dist: Any
-    value: str = "fake.module"
-
-    def load(self):
-        if isinstance(self.plugin, BaseException):
-            raise self.plugin
-        return self.plugin
 
 
 @dataclass(frozen=True)
@@ -112,38 +90,12 @@ class Crash(Pass):
         raise ZeroDivisionError("division by zero")
 
 
-def _hooks(**values):
-    module = types.ModuleType("fake_plugin")
-    for name, value in values.items():
-
-        def implementation(value=value):
-            return value
-
-        # pluggy looks at arguments: the default must not look like one.
-        function = types.FunctionType(
-            implementation.__code__, globals(), name, implementation.__defaults__
-        )
-        setattr(module, name, hookimpl(function))
-    return module
-
-
 @pytest.fixture
 def install(monkeypatch):
     """Return a function that installs plugins: nothing else is visible then."""
-    points = [*ANALYSIS, *REFERENCE]
-    monkeypatch.setattr(
-        importlib.metadata,
-        "entry_points",
-        lambda group: list(points) if group == "narrowpass" else [],
-    )
     monkeypatch.delenv("NARROWPASS_DISABLE_PLUGINS", raising=False)
     monkeypatch.delenv("NARROWPASS_TRACEBACK", raising=False)
-
-    def add(name="fake", plugin=None, **hooks):
-        module = plugin if plugin is not None else _hooks(**hooks)
-        points.append(FakeEntryPoint(name, module, FakeDistribution(f"dist-{name}")))
-
-    return add
+    return show_plugins(monkeypatch, (*ANALYSIS, *REFERENCE))
 
 
 @pytest.fixture

@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-import types
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+import plugins_kit
 import pytest
-from plugins_kit import REFERENCE
 
-from narrowpass import Pass, PassResult, hookimpl, load_plugins
-
-
-@dataclass
-class FakeDistribution:
-    name: str
-    version: str = "1.0"
-    requires: list[str] = field(default_factory=list)
-
-
-@dataclass
-class FakeEntryPoint:
-    """What importlib.metadata returns for a plugin, with the module at hand or an error."""
-
-    name: str
-    plugin: Any
-    dist: Any
-    value: str = "fake.module"
-
-    def load(self) -> Any:
-        if isinstance(self.plugin, BaseException):
-            raise self.plugin
-        return self.plugin
-
-
-def plugin_module(**hooks):
-    """A module whose attributes are hook implementations that return the values listed."""
-    module = types.ModuleType("fake_plugin")
-    for name, value in hooks.items():
-
-        def implementation(value=value):
-            if isinstance(value, BaseException):
-                raise value
-            return value
-
-        # pluggy passes what the specification names: the default argument must not look like one.
-        hook = types.FunctionType(
-            implementation.__code__, globals(), name, implementation.__defaults__
-        )
-        setattr(module, name, hookimpl(hook))
-    return module
+from narrowpass import Pass, PassResult, load_plugins
 
 
 @pytest.fixture
 def entry_point():
-    def create(name, plugin=None, dist=None, requires=(), version="1.0", **hooks):
-        distribution = FakeDistribution(dist or f"dist-{name}", version, list(requires))
-        return FakeEntryPoint(name, plugin or plugin_module(**hooks), distribution)
-
-    return create
+    return plugins_kit.entry_point
 
 
 @pytest.fixture
@@ -67,7 +21,7 @@ def registry_of(entry_point):
 
     def create(*passes, **hooks):
         point = entry_point("fake", narrowpass_passes=list(passes), **hooks)
-        return load_plugins(entry_points=[point, *REFERENCE]).registry
+        return load_plugins(entry_points=[point, *plugins_kit.REFERENCE]).registry
 
     return create
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from fp16_kit import compare, nodes_of
 from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import run_onnxruntime
 
 import narrowpass
 
@@ -118,19 +120,12 @@ class Case:
         return ir.to_proto(self.build(narrowed).methods["main"]).SerializeToString()
 
     def _on_the_runtime(self, model: onnx.ModelProto, narrowed: onnx.ModelProto) -> None:
-        try:
-            import onnxruntime
-        except ImportError:
+        if importlib.util.find_spec("onnxruntime") is None:
             return
         if not self.runtime or "bfloat16" in self.text:
             return
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
         right, got = (
-            onnxruntime.InferenceSession(
-                each.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            ).run(None, self.inputs())
-            for each in (model, narrowed)
+            run_onnxruntime(each, self.inputs(), optimized=True) for each in (model, narrowed)
         )
         compare(got, right, self.tolerance)
 

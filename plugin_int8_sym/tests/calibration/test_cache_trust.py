@@ -6,6 +6,7 @@ import logging
 import os
 
 import pytest
+from trust_kit import DISTRUSTED, linked
 
 from narrowpass_int8_sym.calibration import CalibrationCache, Range
 
@@ -20,27 +21,6 @@ def file(tmp_path):
     entry = CalibrationCache(tmp_path / "cache").entry("key")
     entry.save(RANGES, None)
     return entry.path
-
-
-def other_owner(path):
-    if os.geteuid() != 0:
-        pytest.skip("only the superuser can change the owner of a file")
-    os.chown(path, 12345, 12345)
-
-
-def linked(path):
-    path.rename(path.with_name("other"))
-    path.symlink_to("other")
-
-
-DISTRUSTED = {
-    "another's file": (other_owner, "belongs to user 12345", "delete it"),
-    "a file for all": (lambda path: path.chmod(0o666), "other users", "chmod go-w"),
-    "a file of the group": (lambda path: path.chmod(0o664), "other users", "chmod go-w"),
-    "another's folder": (lambda path: other_owner(path.parent), "12345", "NARROWPASS_CACHE_DIR"),
-    "a folder for all": (lambda path: path.parent.chmod(0o777), "other users", "chmod go-w"),
-    "a folder of the group": (lambda path: path.parent.chmod(0o775), "other users", "chmod go-w"),
-}
 
 
 @pytest.mark.parametrize("name", DISTRUSTED)

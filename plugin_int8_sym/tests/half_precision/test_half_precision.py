@@ -12,6 +12,7 @@ import pytest
 from int8_kit import Array, floats, verdicts
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import run_onnxruntime
 
 import narrowpass
 
@@ -181,12 +182,10 @@ def test_halves_become_int8_like_floats(kind, mode, form, dtype):
 @BOTH
 @pytest.mark.parametrize("mode", MODES)
 def test_onnxruntime_runs_what_comes_of_casts(mode, dtype):
-    onnxruntime = pytest.importorskip("onnxruntime")
     plain, model = image_model("float32", dtype), image_model("cast", dtype)
-    rewritten = quantized(model, mode).SerializeToString()
-    session = onnxruntime.InferenceSession(rewritten, providers=["CPUExecutionProvider"])
     (feeds,) = data(plain, 1)
-    assert sqnr(evaluated(plain, feeds), session.run(None, feeds)[0]) > 35
+    found = run_onnxruntime(quantized(model, mode), feeds, optimized=True)
+    assert sqnr(evaluated(plain, feeds), found[0]) > 35
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -240,15 +239,9 @@ def test_operator_sets_without_float16_scales_have_casts():
     rewritten = quantized(model, "dynamic")
     assert in_bytes(rewritten) == {"table", "first", "second"}
     assert signature(rewritten) == signature(model)
-    pytest.importorskip("onnxruntime")
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(
-        rewritten.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
     (feeds,) = data(model, 1)
     right = evaluated(text_model("float32", TensorProto.FLOAT16), feeds)
-    assert sqnr(right, session.run(None, feeds)[0]) > 35
+    assert sqnr(right, run_onnxruntime(rewritten, feeds, optimized=True)[0]) > 35
 
 
 @BOTH

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
-from onnx import TensorProto, helper, numpy_helper
+import passes_kit
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import run_onnxruntime
 
 from narrowpass import (
     Accept,
@@ -42,12 +43,6 @@ RNG = np.random.default_rng(61)
 IMAGE = [1, 3, 8, 8]
 FEEDS = {"x": np.random.default_rng(4).standard_normal(IMAGE).astype(np.float32)}
 
-_TYPES = {
-    np.dtype(np.float32): TensorProto.FLOAT,
-    np.dtype(np.uint8): TensorProto.UINT8,
-    np.dtype(np.int8): TensorProto.INT8,
-}
-
 
 def node(
     kind: str, inputs: Sequence[str], outputs: str, domain: str = "", **attributes: Any
@@ -66,24 +61,10 @@ def model(
     types: Mapping[str, Any] | None = None,
 ) -> onnx.ModelProto:
     """Build a model; inputs and outputs are float32 unless `types` says otherwise."""
-    kinds = {name: _TYPES[np.dtype(kind)] for name, kind in (types or {}).items()}
-    graph = helper.make_graph(
-        list(nodes),
-        "g",
-        [
-            helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape)
-            for name, shape in inputs.items()
-        ],
-        [
-            helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape)
-            for name, shape in outputs.items()
-        ],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    kinds = {n: helper.np_dtype_to_tensor_dtype(np.dtype(k)) for n, k in (types or {}).items()}
+    return passes_kit.model(
+        nodes, inputs, outputs, constants, opset, types=kinds, domains=[MICROSOFT]
     )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
-    proto = helper.make_model(graph, opset_imports=opsets)
-    proto.ir_version = 10
-    return proto
 
 
 @dataclass(frozen=True)
@@ -206,13 +187,7 @@ def evaluated(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]
 
 def on_onnxruntime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     """Run a model on onnxruntime as it stands: optimized, it fuses Q/DQ in ways of its own."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(feeds))
+    return run_onnxruntime(proto, feeds)
 
 
 def floats(*shape: int, scale: float = 1.0) -> Array:

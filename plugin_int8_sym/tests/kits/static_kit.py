@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
 from int8_kit import Array
+from onnxruntime_kit import session_of
 
 import narrowpass
 from narrowpass import Backend, Bundle, Context, Decision, Samples
@@ -140,18 +140,8 @@ def decisions_of(pass_: Int8Sym, model: ir.Model, ctx: Context) -> list[Decision
 
 def session(proto: onnx.ModelProto, *, optimized: bool) -> Any:
     """Let onnxruntime run a model, as it stands or with its own int8 operators."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    )
-    options.log_severity_level = 3
     # Else it converts int8 to uint8 or not, depending on the processor.
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    return onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return session_of(proto, optimized=optimized, session__qdqisint8allowed="1")
 
 
 def assert_runs_elsewhere(result: Quantized, steps: int = 1, relative: float = 1e-5) -> None:

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 from int8_kit import build, constants, floats, model, rewritten, verdicts
 from onnx import helper
+from onnxruntime_kit import run_onnxruntime
 
 import narrowpass
 from narrowpass.framework.classify import ACTIVATIONS
@@ -36,13 +37,7 @@ def layer(op_type, directions=1, inputs=None, **constants):
 
 def run(proto, x):
     """Let onnxruntime run a model as it stands; onnx's evaluator has no second direction."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {"x": x})[0]
+    return run_onnxruntime(proto, {"x": x})[0]
 
 
 @pytest.mark.parametrize("mode", MODES)

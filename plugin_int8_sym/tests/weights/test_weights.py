@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from int8_kit import build, constants, floats, model, rewritten, verdicts
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import session_of
 
 import narrowpass
 from narrowpass.errors import NarrowpassError
@@ -60,16 +61,6 @@ def single(name):
         *[n if i == axis else 1 for i, n in enumerate(shape)]
     )
     return model([copy], inputs, {"y": [f"d{i}" for i in range(rank)]}, {"w": weight}), weight, axis
-
-
-def session_of(proto):
-    """Let onnxruntime run a model as it stands: optimized, it quantizes rows for such weights."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def evaluated(proto, feeds, name):

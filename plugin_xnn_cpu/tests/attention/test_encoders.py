@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_kit import session_of
 from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError
@@ -33,11 +34,8 @@ def model_of(op_type, x, outputs, version=3, **attributes):
 
 
 def agree(op_type, x, outputs, tolerance=0.0, **more):
-    onnxruntime = pytest.importorskip("onnxruntime")
     model = model_of(op_type, x, outputs, **more)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     with compile_model(model) as program:
         assert not [plan for plan in program.explain() if plan.reason]
         forms = [x, x[:1], x[:0]]
@@ -181,7 +179,6 @@ def test_classifier_without_support_vectors_is_linear(classes, positive):
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_range_of_floats(start, limit, delta, dtype):
-    onnxruntime = pytest.importorskip("onnxruntime")
     feeds = {"a": np.array(start, dtype), "b": np.array(limit, dtype), "c": np.array(delta, dtype)}
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     infos = [helper.make_tensor_value_info(name, kind, []) for name in feeds]
@@ -190,9 +187,7 @@ def test_range_of_floats(start, limit, delta, dtype):
         "g", infos, [helper.make_tensor_value_info("y", kind, ["n"])],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     (expected,) = session.run(None, feeds)
     with compile_model(model) as program:
         assert not [plan for plan in program.explain() if plan.reason]
@@ -204,7 +199,6 @@ def test_range_of_floats(start, limit, delta, dtype):
 
 
 def test_strings_are_moved_without_the_evaluator():
-    onnxruntime = pytest.importorskip("onnxruntime")
     model = onnx.parser.parse_model(
         """<ir_version: 9, opset_import: ["": 19]>
         g (string[a, b] x) => (string[p, q] y, bool[r, s] z) {
@@ -215,9 +209,7 @@ def test_strings_are_moved_without_the_evaluator():
             z = Equal (turned, turned)
         }"""
     )
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     with compile_model(model) as program:
         assert not [plan for plan in program.explain() if plan.reason]
         for x in (TEXTS, TEXTS[:1]):

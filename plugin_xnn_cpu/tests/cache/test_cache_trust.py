@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+import trust_kit
 from cache_kit import INPUT as X
 from cache_kit import (
     as_user,
@@ -256,20 +257,11 @@ def test_a_folder_that_is_no_path(tmp_path, bundle, given):
 # Who may have written a file
 
 
-def other_owner(path: Path) -> None:
-    if not ROOT:
-        pytest.skip("only the superuser can change the owner of a file")
-    os.chown(path, 12345, 12345)
-
-
-DISTRUSTED = {
-    "another's file": (other_owner, "belongs to user 12345", "delete it"),
-    "a file for all": (lambda cache: cache.chmod(0o666), "other users", "chmod go-w"),
-    "a file of the group": (lambda cache: cache.chmod(0o664), "other users", "chmod go-w"),
-    "another's folder": (lambda cache: other_owner(cache.parent), "belongs to user", "cache_dir"),
-    "a folder for all": (lambda cache: cache.parent.chmod(0o777), "other users", "chmod go-w"),
-    "a folder of the group": (lambda cache: cache.parent.chmod(0o775), "other users", "chmod go-w"),
-}
+DISTRUSTED = trust_kit.DISTRUSTED | {
+    "another's folder": (
+        lambda cache: trust_kit.other_owner(cache.parent), "belongs to user", "cache_dir"
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DISTRUSTED)

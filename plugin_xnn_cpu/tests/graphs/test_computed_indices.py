@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_kit import session_of
 from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.once
 
 MOVED = ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"]
@@ -48,9 +49,7 @@ def model_of(kind, feeds, outputs=("y",), opset=18, **attributes):
 def agree(kind, *all_feeds, threads=1, **more):
     """Check runs of one program, whose shapes may change, and that it is all in one tape."""
     model = model_of(kind, all_feeds[0], **more)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     with compile_model(model, threads=threads) as program:
         assert all(plan.partition is not None for plan in program.explain())
         for feeds in all_feeds:
@@ -255,9 +254,7 @@ def best_model(dtype, outputs=("y", "places"), **attributes):
 @pytest.mark.parametrize("outputs", [("y", "places"), ("y",), ("places",)])
 def test_top_k_of_a_count_from_shapes(dtype, largest, axis, outputs):
     model = best_model(dtype, outputs, largest=largest, axis=axis)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     with compile_model(model, threads=4) as program:
         assert any("top-k" in plan.kernel for plan in program.explain())
         for shape, count in (((4, 5, 6), 3), ((40, 50, 60), 40), ((1, 1, 1), 1), ((2, 3, 4), 0)):

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import session_of
 from xnn_kit import compile_model
 
 pytestmark = pytest.mark.once
 
 
 def agree(model, feeds):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     with compile_model(model) as program:
         assert not [plan for plan in program.explain() if plan.reason]
         got = program.run(feeds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_kit import session_of
 
 import narrowpass
 
@@ -31,10 +32,7 @@ def sliced(fed):
 @pytest.fixture(scope="module")
 def runtime():
     """Return onnxruntime's results of a slice."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(
-        sliced(None).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(sliced(None), optimized=True)
     return lambda feeds: session.run(None, feeds)[0]
 
 

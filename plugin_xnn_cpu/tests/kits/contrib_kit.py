@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnxruntime_kit import run_onnxruntime
 from xnn_kit import Array, close, compile_model
 
 MICROSOFT = "com.microsoft"
@@ -57,15 +58,7 @@ def model_of(
 
 def onnxruntime_results(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     """Run a model with onnxruntime, on one thread and as it is."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, dict(feeds)))
+    return run_onnxruntime(model, feeds)
 
 
 def compare(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper
+from onnxruntime_kit import session_of
 from xnn_kit import close, compile_model
 
 from narrowpass.errors import BackendError
@@ -34,11 +35,8 @@ def model_of(op_type, feeds, version=20, **attributes):
 
 
 def agree(op_type, feeds, tolerance=0.0, **more):
-    onnxruntime = pytest.importorskip("onnxruntime")
     model = model_of(op_type, feeds, **more)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     (expected,) = session.run(None, feeds)
     with compile_model(model) as program:
         assert not [plan for plan in program.explain() if plan.reason]

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_kit import session_of
 from xnn_kit import close, compile_model
 
 from narrowpass.errors import BackendError
@@ -35,12 +36,9 @@ def model_of(op_type, feeds, outputs, version=20, constants=(), **attributes):
 
 
 def agree(op_type, feeds, outputs=("y",), tolerance=0.0, **more):
-    onnxruntime = pytest.importorskip("onnxruntime")
     model = model_of(op_type, feeds, list(outputs), **more)
     given = {k: v for k, v in feeds.items() if k not in more.get("constants", ())}
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(model, optimized=True)
     expected = session.run(None, given)
     with compile_model(model) as program:
         assert not [plan for plan in program.explain() if plan.reason]

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 from cache_kit import compiled
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_kit import run_onnxruntime
 from xnn_kit import compile_model, skip_where_nan_is_lost
 
 from narrowpass import Bundle
@@ -76,13 +77,7 @@ def feeds(steps, batch, inputs=12, lengths=None):
 
 def expected(proto, given):
     """Let onnxruntime compute with the numbers of the weights, without quantizing anything."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, given)
+    return run_onnxruntime(proto, given)
 
 
 def check(program, proto, given, tolerance=0.02):

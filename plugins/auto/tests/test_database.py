@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+import trust_kit
 
 from narrowpass.errors import DataError, OutputError
 from narrowpass_auto.measure import database as measure_database
@@ -222,12 +223,6 @@ def test_without_a_file_times_are_kept_in_memory():
 # What others may have written
 
 
-def _other_owner(path):
-    if os.geteuid() != 0:
-        pytest.skip("only the superuser can change the owner of a file")
-    os.chown(path, 12345, 12345)
-
-
 def _beside(path, end, mode=0o600):
     file = path.with_name(path.name + end)
     file.touch()
@@ -235,23 +230,14 @@ def _beside(path, end, mode=0o600):
     return file
 
 
-def _linked(path):
-    path.rename(path.with_name("other"))
-    path.symlink_to("other")
-
-
-DISTRUSTED = {
-    "another's file": (_other_owner, "belongs to user 12345", "delete it"),
-    "a file for all": (lambda path: path.chmod(0o666), "other users", "chmod go-w"),
-    "a file of the group": (lambda path: path.chmod(0o664), "other users", "chmod go-w"),
-    "another's folder": (lambda path: _other_owner(path.parent), "12345", "NARROWPASS_CACHE_DIR"),
-    "a folder for all": (lambda path: path.parent.chmod(0o777), "other users", "chmod go-w"),
-    "a folder of the group": (lambda path: path.parent.chmod(0o775), "other users", "chmod go-w"),
-    "a sticky folder": (lambda path: path.parent.chmod(0o1777), "other users", "chmod go-w"),
-    "another's journal": (lambda path: _other_owner(_beside(path, "-journal")), "12345", "delete"),
+DISTRUSTED = trust_kit.DISTRUSTED | {
+    "a sticky folder": (lambda path: path.parent.chmod(0o1777), *trust_kit.OTHERS),
+    "another's journal": (
+        lambda path: trust_kit.other_owner(_beside(path, "-journal")), "12345", "delete"
+    ),
     "a log for all": (lambda path: _beside(path, "-wal", 0o666), "times.sqlite-wal", "chmod go-w"),
-    "a link": (_linked, "is not a regular file", "delete it"),
-}
+    "a link": (trust_kit.linked, "is not a regular file", "delete it"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DISTRUSTED)

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import pytest
 from onnx.reference import ReferenceEvaluator
+from onnxruntime_kit import run_onnxruntime
 
 from narrowpass import Context, Observer
 from narrowpass.framework.passes import run_checked
@@ -99,17 +99,6 @@ def check_reference(before, after, feeds):
     actual = ReferenceEvaluator(after).run(None, feeds)
     for got, due in zip(actual, expected, strict=True):
         assert_same_bits(got, due)
-
-
-def run_onnxruntime(proto, feeds):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, feeds)
 
 
 def check_onnxruntime(before, after, feeds, tolerance=1e-5):

@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 import importlib.metadata
-import types
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
+from plugins_kit import show_plugins
 
-from narrowpass import hookimpl
 from narrowpass_testing.fixtures import narrowpass_cli
 
 __all__ = ["narrowpass_cli"]
 
 
-@dataclass(frozen=True)
-class Point:
-    """An entry point whose module is at hand."""
-
-    name: str
-    plugin: Any
-    dist: None = None
-    value: str = "fake.module"
-
-    def load(self):
-        return self.plugin
-
-
 @pytest.fixture
 def install(monkeypatch):
     """Return a function that installs passes, beside the demo: nothing else is visible."""
-    points = [
-        point
-        for point in importlib.metadata.entry_points(group="narrowpass")
-        if point.name in ("analysis", "demo", "reference")
-    ]
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(points))
-
-    def add(*passes):
-        module = types.ModuleType("fake_plugin")
-        module.narrowpass_passes = hookimpl(lambda: list(passes))
-        points.append(Point("fake", module))
-
-    return add
+    points = importlib.metadata.entry_points(group="narrowpass")
+    shown = tuple(point for point in points if point.name in ("analysis", "demo", "reference"))
+    add = show_plugins(monkeypatch, shown)
+    return lambda *passes: add(narrowpass_passes=list(passes))
 
 
 @pytest.fixture

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
+import passes_kit
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_kit import run_onnxruntime
+from passes_kit import build, rewritten
+from passes_kit import verdicts as decisions
 
-import narrowpass
-from narrowpass import Bundle
+__all__ = ["build", "decisions", "rewritten"]
 
 RNG = np.random.default_rng(4)
 Array = np.ndarray[Any, Any]
@@ -35,23 +37,11 @@ def model(
     integers: Sequence[str] = (),
     dtype: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    for index, node in enumerate(nodes):
-        node.name = node.name or f"n{index}"
-    graph = helper.make_graph(
-        list(nodes),
-        "g",
-        [
-            helper.make_tensor_value_info(n, TensorProto.INT64 if n in integers else dtype, s)
-            for n, s in inputs.items()
-        ],
-        [helper.make_tensor_value_info(n, dtype, s) for n, s in outputs.items()],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    types = dict.fromkeys(integers, TensorProto.INT64)
+    version = 10 if opset >= 21 else 8
+    return passes_kit.model(
+        nodes, inputs, outputs, constants, opset, types=types, dtype=dtype, ir_version=version
     )
-    domains = {node.domain for node in nodes} - {""}
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    found = helper.make_model(graph, opset_imports=imports)
-    found.ir_version = 10 if opset >= 21 else 8
-    return found
 
 
 def matmul(k: int, n: int, weight: Array | None = None, **options: Any) -> onnx.ModelProto:
@@ -59,32 +49,6 @@ def matmul(k: int, n: int, weight: Array | None = None, **options: Any) -> onnx.
     constants = {"w": floats(k, n) if weight is None else weight}
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     return model([node], {"x": ["m", k]}, {"y": ["m", n]}, constants, **options)
-
-
-def build(proto: onnx.ModelProto, text: str, samples: Iterable[Any] | None = None) -> Bundle:
-    """Build with the pass, from a model object, which must not change."""
-    before = proto.SerializeToString()
-    given = None if samples is None else list(samples)
-    bundle = narrowpass.build(
-        ir.from_proto(proto),
-        text,
-        target="reference",
-        calibration=None if given is None else (lambda: iter(given)),
-    )
-    assert proto.SerializeToString() == before
-    return bundle
-
-
-def rewritten(
-    proto: onnx.ModelProto, text: str, samples: Iterable[Any] | None = None
-) -> onnx.ModelProto:
-    """Return the model after the pass; it is checked, and a second run changes nothing."""
-    given = None if samples is None else list(samples)
-    first = ir.to_proto(build(proto, text, given).methods["main"])
-    onnx.checker.check_model(first, full_check=True)
-    again = ir.to_proto(build(first, text, given).methods["main"])
-    assert again.SerializeToString() == first.SerializeToString(), "a second run changes the model"
-    return first
 
 
 def constants(proto: onnx.ModelProto) -> dict[str, Array]:
@@ -102,11 +66,6 @@ def _casts(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in proto.graph.node if node.op_type == "Cast" and node.input[0] in names]
 
 
-def decisions(bundle: Bundle) -> dict[str, dict[str, Any]]:
-    (part,) = bundle.reports[-1].methods.values()
-    return {item["node"]: item for item in part.decisions}
-
-
 def kinds(proto: onnx.ModelProto) -> list[str]:
     """Return the operators in order, without casts of stored scales."""
     casts = [node.name for node in _casts(proto)]
@@ -115,17 +74,7 @@ def kinds(proto: onnx.ModelProto) -> list[str]:
 
 def run(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, optimize: bool = False) -> Array:
     """Run a model on onnxruntime; unoptimized, it computes each node as it stands."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if not optimize:
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.graph_optimization_level = level
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(feeds))[0]
+    return run_onnxruntime(proto, feeds, optimized=optimize)[0]
 
 
 def decoded(proto: onnx.ModelProto, name: str, axis: int, block: int) -> Array:

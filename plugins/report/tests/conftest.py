@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-import types
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from plugins_kit import show_plugins
 
-from narrowpass import hookimpl
 from narrowpass.bundle import Bundle, MethodReport, Report
 from narrowpass_testing.fixtures import narrowpass_cli
 
@@ -124,35 +121,13 @@ def nested():
     return Bundle({"main": _model(nodes, ["y"], functions=[function])})
 
 
-@dataclass(frozen=True)
-class Point:
-    """An entry point whose module is at hand."""
-
-    name: str
-    plugin: Any
-    dist: None = None
-    value: str = "fake.module"
-
-    def load(self):
-        return self.plugin
-
-
 @pytest.fixture
 def install(monkeypatch):
     """Return a function that installs passes, beside the report: nothing else is visible."""
-    points = [
-        point
-        for point in importlib.metadata.entry_points(group="narrowpass")
-        if point.name in ("analysis", "reference", "report")
-    ]
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(points))
-
-    def add(*passes):
-        module = types.ModuleType("fake_plugin")
-        module.narrowpass_passes = hookimpl(lambda: list(passes))
-        points.append(Point("fake", module))
-
-    return add
+    points = importlib.metadata.entry_points(group="narrowpass")
+    shown = tuple(point for point in points if point.name in ("analysis", "reference", "report"))
+    add = show_plugins(monkeypatch, shown)
+    return lambda *passes: add(narrowpass_passes=list(passes))
 
 
 @pytest.fixture

@@ -13,13 +13,20 @@ class ApartError(Exception):
     """A function that ran in another process failed, or was not done in time."""
 
 
-def run_apart(function: Callable[..., T], arguments: tuple[Any, ...], limit: float) -> T:
+def first_line(error: BaseException) -> str:
+    """Return the type of an error and the first line of its text, as tables show it."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def run_apart(
+    function: Callable[..., T], arguments: tuple[Any, ...], limit: float | None = None
+) -> T:
     """Return what a function returns in another process.
 
     Args:
         function: of a module.
         arguments: can be pickled, as its result can.
-        limit: seconds after which the process is ended.
+        limit: seconds after which the process is ended; None for no limit.
 
     Raises:
         ApartError: the function raised, its process ended, or it was not done in time.
@@ -47,5 +54,5 @@ def run_apart(function: Callable[..., T], arguments: tuple[Any, ...], limit: flo
 def _serve(function: Callable[..., Any], arguments: tuple[Any, ...], pipe: Any) -> None:
     try:
         pipe.send(("", function(*arguments)))
-    except Exception as error:  # noqa: BLE001  # the table says what a file or a tool cannot do
-        pipe.send((f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", None))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # tables say what a tool cannot do
+        pipe.send((first_line(error), None))
