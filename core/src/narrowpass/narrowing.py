@@ -37,7 +37,7 @@ def optimize(
     target: BackendLike | None = None,
     plugins: Plugins | None = None,
 ) -> Bundle:
-    """Optimize a model for a processor: the target's default pipeline, narrow types within an error.
+    """Optimize a model for a processor: its default pipeline, and narrow types within an error.
 
     Args:
         model: as in `narrowpass.build`.
