@@ -4,11 +4,14 @@ A page is one session, from its first block to its last, in one folder of its ow
 
 - a ``console`` block: a line after ``$`` is a command (one after ``>`` goes on with it), the
   lines up to the next command are what it prints, errors included;
+- a ``sh`` block holds commands alone, one a line, whose output is not shown;
 - a ``python`` block is run; a ``pycon`` block holds statements with what they print;
 - a ``{code-block}`` or ``{literalinclude}`` with a caption is the file of that name.
 
 ``% not run: REASON`` above a block leaves it out. ``% exit: N`` says what the next block's last
-command ends with, where that is not 0. ``text`` blocks are for reading only.
+command ends with, where that is not 0, and ``% output: not shown`` that the next block's commands
+may print anything. README, which is shown where ``%`` begins no comment, has
+``<!-- not run: REASON -->``. ``text`` blocks are for reading only.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _FENCE = re.compile(r"(?P<fence>`{3,})(?P<info>.*)")
-_COMMENT = re.compile(r"% (?P<key>not run|exit): (?P<text>.+)")
+_COMMENT = re.compile(r"(?:%|<!--) (?P<key>not run|exit|output): (?P<text>.+?)(?: -->)?")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
 _WORD = re.compile(r"\w+|[^\w\s]")
 _TIME = re.compile(r"\s*(?:s|ms|us|µs|ns|seconds|x)\b")
@@ -33,7 +36,7 @@ class Block:
     Attributes:
         page: the page's file.
         line: the number of its first line, from 1.
-        kind: ``console``, ``python``, ``pycon``, ``file`` or another language's name.
+        kind: ``console``, ``sh``, ``python``, ``pycon``, ``file`` or another language's name.
         text: what is between the fences.
         path: the file's name, for kind ``file``.
         marks: the ``%`` comments above it.
@@ -89,7 +92,9 @@ class Command:
 
 
 def commands(block: Block) -> list[Command]:
-    """Return the commands of a console block."""
+    """Return the commands of a console block, or of a block of ``sh``, which may print anything."""
+    if block.kind == "sh":
+        return [Command(line, "...") for line in block.text.splitlines()]
     found: list[tuple[str, list[str]]] = []
     for line in block.text.splitlines():
         if line.startswith("$ "):
@@ -98,7 +103,8 @@ def commands(block: Block) -> list[Command]:
             found[-1] = (f"{found[-1][0]}\n{line[2:]}", [])
         else:
             found[-1][1].append(line)
-    return [Command(text, "\n".join(lines)) for text, lines in found]
+    shown = "output" not in block.marks
+    return [Command(text, "\n".join(lines) if shown else "...") for text, lines in found]
 
 
 def same_output(expected: str, got: str) -> bool:

@@ -1,38 +1,62 @@
 """Every block of the documentation that can be run does what the page shows."""
 
-import importlib.metadata
 import itertools
 import re
 from pathlib import Path
 
 import pytest
 from docs_pages import Block, blocks, commands, same_output
-from docs_session import FIRST_PARTY, Session
+from docs_session import DOCS, TUTORIAL, Session, installation, installs, wheels
 
-DOCS = Path(__file__).parents[2] / "docs"
-RUNNABLE = ("console", "file", "pycon", "python")
-PAGES = sorted(
-    page
-    for page in DOCS.rglob("*.md")
-    if "_build" not in page.parts and any(block.kind in RUNNABLE for block in blocks(page))
+README = DOCS.parent / "README.md"
+RUNNABLE = ("console", "file", "pycon", "python", "sh")
+PAGES = [
+    README,
+    *sorted(
+        page
+        for page in DOCS.rglob("*.md")
+        if "_build" not in page.parts and any(block.kind in RUNNABLE for block in blocks(page))
+    ),
+]
+OWN = {
+    README: "onnx_model.py",
+    DOCS / "howto" / "language-models.md": "language_model.py",
+    DOCS / "howto" / "onnxruntime.md": "onnx_model.py",
+}
+"""What makes the models that a page takes for the reader's own, in the folder ``own``."""
+
+
+def name_of(page):
+    return str(page.relative_to(DOCS.parent)).removeprefix("docs/")
+
+
+pages = pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page, id=name_of(page), marks=() if page in (README, TUTORIAL) else pytest.mark.long
+        )
+        for page in PAGES
+    ],
 )
 
 
-def installed():
-    return {point.name for point in importlib.metadata.entry_points(group="narrowpass")}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_page(page, tmp_path, monkeypatch):
-    missing = set(FIRST_PARTY) - installed()
-    if missing:
-        pytest.skip(f"the pages use plugins that are not installed: {', '.join(missing)}")
-    session = Session(tmp_path, monkeypatch)
-    try:
+@pages
+def test_page(page, tmp_path):
+    """Each page works with what it installs, from its first command to its last."""
+    own = OWN.get(page)
+    with Session(page, tmp_path, wheels()) as session:
         for block in blocks(page):
             session.run(block)
-    finally:
-        session.close()
+            if own and block.kind in ("console", "sh") and "not run" not in block.marks:
+                # It is installed now.
+                session.run(Block(page, block.line, "python", own_models(own)))
+                own = None
+
+
+def own_models(file):
+    path = Path(__file__).parent / "own" / file
+    return f"import runpy; globals().update(runpy.run_path({str(path)!r}))"
 
 
 def test_nothing_is_left_to_be_written():
@@ -47,11 +71,17 @@ def test_nothing_is_left_to_be_written():
 
 
 def test_there_are_pages():
-    names = {str(page.relative_to(DOCS)) for page in PAGES}
-    assert {"tutorial.md", "howto/pass.md", "howto/backend.md", "howto/plugin.md"} <= names
+    names = {name_of(page) for page in PAGES}
+    assert {
+        "README.md",
+        "tutorial.md",
+        "howto/pass.md",
+        "howto/backend.md",
+        "howto/plugin.md",
+    } <= names
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_unchecked_blocks_have_a_reason(page):
     for block in blocks(page):
         assert len(block.marks.get("not run", "a long reason")) > 10, block.line
@@ -91,3 +121,26 @@ def test_commands_of_a_block():
         ("one \\\ntwo", "out\nput"),
         ("three", ""),
     ]
+
+
+def test_commands_of_a_block_of_sh_may_print_anything():
+    block = Block(Path("p.md"), 1, "sh", "one\ntwo\n")
+    assert [command.text for command in commands(block)] == ["one", "two"]
+    assert all(same_output(command.expected, "1\n2\n") for command in commands(block))
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("pip install 'narrowpass[cpu]'", ["narrowpass[cpu]"]),
+        ("python -m pip install -e one two", ["-e", "one", "two"]),
+        ("python3 install.py", ["narrowpass[all]"]),
+        ("narrowpass plugins", None),
+    ],
+)
+def test_what_a_command_installs(command, arguments):
+    assert installation(command) == arguments
+
+
+def test_the_tutorial_installs_what_pages_without_a_command_have():
+    assert installs(TUTORIAL) == [["narrowpass[cpu]"]]

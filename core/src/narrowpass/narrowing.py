@@ -6,13 +6,15 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from narrowpass.errors import PluginError, UsageError
+from narrowpass.errors import UsageError
+from narrowpass.framework.config import registry_for
 from narrowpass.framework.options import quote
+from narrowpass.framework.plugins import installed_plugins
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
     from narrowpass.calibration.samples import SamplesLike
-    from narrowpass.framework.plugins import Plugins
+    from narrowpass.framework.plugins import Plugins, Registry
     from narrowpass.runtime.backend import BackendLike
     from narrowpass_ir.importing import Imported
     from narrowpass_ir.sources import ModelLike
@@ -20,13 +22,8 @@ if TYPE_CHECKING:
 NarrowType = Literal["int8", "int4", "float16", "bfloat16"]
 """Types that `quantize` stores and, where the processor can, computes in."""
 
-_PASSES: dict[str, tuple[str, str]] = {
-    "int8": ("int8-sym", ""),
-    "int4": ("int4", ""),
-    "float16": ("fp16", ""),
-    "bfloat16": ("fp16", "{dtype=bfloat16}"),
-}
-"""The pass of each type, and its options."""
+MAX_ERROR = "--max-error"
+"""What the pass that chooses types within an error has among what it serves; see `Pass.serves`."""
 
 
 def optimize(
@@ -40,7 +37,7 @@ def optimize(
     target: BackendLike | None = None,
     plugins: Plugins | None = None,
 ) -> Bundle:
-    """Optimize a model for a processor: the target's default pipeline, and `auto` within an error.
+    """Optimize a model for a processor: its default pipeline, and narrow types within an error.
 
     Args:
         model: as in `narrowpass.build`.
@@ -59,10 +56,11 @@ def optimize(
 
     Raises:
         UsageError: as `narrowpass.build`; an `objective` without `max_error`.
-        PluginError: the pass ``auto`` is not installed.
+        PluginError: no pass that chooses types is installed.
         InputError: as `narrowpass.build`; no choice of types is within `max_error`.
     """
-    wanted = choosing_pass(max_error, None, objective)
+    plugins = installed_plugins() if plugins is None else plugins
+    wanted = choosing_pass(max_error, None, objective, registry_for(plugins))
     return _build(model, wanted, out, calibration, example_inputs, target, plugins)
 
 
@@ -85,9 +83,9 @@ def quantize(
             int8 has static scales of activations; without, scales of each row at run time. The
             other types need none, and choose better with some.
         out: as in `narrowpass.build`; a name ending in ``.onnx`` is one ONNX file.
-        to: the type: int8 and int4 store weights and scales (passes ``int8-sym`` and ``int4``),
-            float16 and bfloat16 numbers (pass ``fp16``). Nodes that would lose too much stay as
-            they are: the bundle's reports say which.
+        to: the type: int8 and int4 store weights and scales, float16 and bfloat16 numbers. The
+            pass is the one that serves the type, with its options for it: see `Pass.serves`.
+            Nodes that would lose too much stay as they are: the bundle's reports say which.
         example_inputs: as in `narrowpass.build`.
         target: as in `narrowpass.build`.
         plugins: as in `narrowpass.build`.
@@ -100,22 +98,31 @@ def quantize(
         PluginError: the pass for the type is not installed.
         InputError: as `narrowpass.build`.
     """
-    if to not in _PASSES:
+    if to not in get_args(NarrowType):
         raise UsageError(f"`to` must be one of {', '.join(get_args(NarrowType))}, not {to!r}")
-    name, options = _PASSES[to]
-    return _build(model, name + options, out, calibration, example_inputs, target, plugins)
+    plugins = installed_plugins() if plugins is None else plugins
+    name, options = registry_for(plugins).serving(to)
+    wanted = _item(name, [options])
+    return _build(model, wanted, out, calibration, example_inputs, target, plugins)
 
 
-def choosing_pass(max_error: str | None, metric: str | None, objective: str | None) -> str:
+def choosing_pass(
+    max_error: str | None,
+    metric: str | None,
+    objective: str | None,
+    registry: Registry | None = None,
+) -> str:
     """Return the text of the pass that chooses types within an error; empty without an error.
 
     Args:
         max_error: ``METRIC:LIMIT``, or the limit alone of a `metric`.
         metric: ``MODULE:FUNCTION``, a metric of the caller's.
         objective: what is minimized.
+        registry: has the pass; None for what is installed.
 
     Raises:
         UsageError: a metric or an objective alone.
+        PluginError: no pass that chooses types is installed.
     """
     if max_error is None:
         if metric is not None or objective is not None:
@@ -125,8 +132,19 @@ def choosing_pass(max_error: str | None, metric: str | None, objective: str | No
         return ""
     if metric is not None:
         max_error = f"{metric}:{max_error}"
-    options = "" if objective is None else f",objective={quote(objective)}"
-    return f"auto{{max-error={quote(max_error)}{options}}}"
+    if registry is None:
+        registry = registry_for(installed_plugins())
+    name, own = registry.serving(MAX_ERROR)
+    options = [own, f"max-error={quote(max_error)}"]
+    if objective is not None:
+        options.append(f"objective={quote(objective)}")
+    return _item(name, options)
+
+
+def _item(name: str, options: Sequence[str]) -> str:
+    """Return a pass in pipeline text."""
+    text = ",".join(filter(None, options))
+    return f"{name}{{{text}}}" if text else name
 
 
 def _build(
@@ -136,17 +154,11 @@ def _build(
     calibration: Any,
     example_inputs: Sequence[Any] | None,
     target: BackendLike | None,
-    plugins: Plugins | None,
+    plugins: Plugins,
 ) -> Bundle:
     from narrowpass import driver
-    from narrowpass.framework.config import registry_for
-    from narrowpass.framework.plugins import installed_plugins
 
-    plugins = installed_plugins() if plugins is None else plugins
     registry = registry_for(plugins)
-    name = narrowing.partition("{")[0]
-    if name and name not in registry.passes:
-        raise PluginError(f"the pass {name} is not installed; run: pip install narrowpass-{name}")
     backend = registry.backend(target, must_run=target is None or isinstance(target, str))
     default = driver.choose_pipeline(None, backend, registry)
     return driver.build(

@@ -291,6 +291,8 @@ class BadHelp:
         ("passes", [BadDefault], "OfItsOwn: factory"),
         ("passes", [_with(requires="fold")], "must be a tuple of names"),
         ("passes", [_with(forbids=(3,))], "must be a tuple of names"),
+        ("passes", [_with(serves="int8")], "must be a mapping of requests"),
+        ("passes", [_with(serves={"int8": None})], "must be a mapping of requests"),
         ("passes", [NoName("Bad", (Pass,), {})], "OfItsOwn: name"),
         ("passes", {"odd": _with()}, "must return a list"),
         ("passes", b"odd", "must return a list"),

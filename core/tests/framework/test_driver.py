@@ -221,7 +221,7 @@ def test_reports_keep_what_each_pass_decided_in_each_method(model_file, plugins)
         ({"pipeline": "report", "calibration": []}, DataError, "holds no samples"),
         ({"models": {}}, UsageError, "at least one method"),
         ({"pipeline": [Report]}, UsageError, "an instance"),
-        ({"pipeline": Report}, UsageError, "is no pipeline; pass text such as 'fold,fp16'"),
+        ({"pipeline": Report}, UsageError, "is no pipeline; pass text such as 'ONE,OTHER'"),
         ({"pipeline": ["touch", "tuoch"]}, UsageError, "did you mean 'touch'"),
         ({"calibration": 3}, UsageError, "calibration cannot be int"),
         ({"models": {1, 2}}, UsageError, "set is no model; pass the path"),

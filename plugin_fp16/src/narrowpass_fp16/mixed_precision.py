@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import onnx_ir as ir
@@ -64,6 +65,9 @@ class MixedPrecision(Pass):
     """
 
     name: ClassVar[str] = "fp16"
+    serves: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"float16": "", "bfloat16": "dtype=bfloat16"}
+    )
     dtype: Literal["float16", "bfloat16"] = "float16"
     keep_io: bool | tuple[str, ...] = True
     red: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -74,6 +75,7 @@ class Int8Sym(Pass):
     """
 
     name: ClassVar[str] = "int8-sym"
+    serves: ClassVar[Mapping[str, str]] = MappingProxyType({"int8": ""})
     mode: Literal["auto", "static", "dynamic", "weight-only"] = "auto"
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
     activations: Literal["affine", "symmetric"] = "affine"

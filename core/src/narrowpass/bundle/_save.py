@@ -73,7 +73,7 @@ def _to_bytes(proto: onnx.ModelProto, method: str) -> bytes:
     except (EncodeError, ValueError) as error:
         raise ModelError(
             f"method {method!r} does not fit into an ONNX file without its initializers "
-            f"({error}); turn large Constant nodes into initializers, as the pass 'fold' does"
+            f"({error}); turn large Constant nodes into initializers, as constant folding does"
         ) from error
 
 

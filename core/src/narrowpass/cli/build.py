@@ -48,14 +48,15 @@ _NAMED = re.compile(r"(?P<name>[^=/\\]+)=(?P<file>.*)", re.DOTALL)
     "--pipeline",
     metavar="TEXT",
     shell_complete=complete_pipeline,
-    help="Passes in order, such as 'fold'; empty for none.  [default: the target's]",
+    help="Passes in order, of those that `narrowpass passes` lists; empty for none.  "
+    "[default: the target's]",
 )
 @click.option(
     "--max-error",
     metavar="METRIC:LIMIT",
     help="Choose the type of each node: the fastest that keeps outputs within this error, such as "
-    "rel:1e-2, cosine:0.999, top1:0.99 or kl:0.01. It stands for the pass "
-    "auto after the pipeline, which has more options.",
+    "rel:1e-2, cosine:0.999, top1:0.99 or kl:0.01. It stands for a pass after the pipeline, which "
+    "has more options; `narrowpass passes` lists them.",
 )
 @click.option(
     "--metric",
@@ -130,7 +131,8 @@ def build(
     write = None
     if report is not None:
         write = report_writer(state, report, (*named.values(), output))
-    chosen, text = choose(state, target, pipeline, choosing_pass(max_error, metric, objective))
+    narrowing = choosing_pass(max_error, metric, objective, state.registry)
+    chosen, text = choose(state, target, pipeline, narrowing)
     watching = Watch(watch.pop("time_"), **watch)
     imported = import_models(named, state.registry)
     methods = list(imported.methods)
@@ -225,9 +227,8 @@ def choose(
 ) -> tuple[str, str]:
     """Return the target's text and the pipeline's; what was not given is named in a note."""
     from narrowpass.driver import choose_pipeline
+    from narrowpass.narrowing import MAX_ERROR
 
-    if narrowing and "auto" not in state.registry.passes:
-        raise UsageError("--max-error: the pass auto is not installed; install narrowpass-auto")
     backend = state.registry.backend(target)
     text = str(choose_pipeline(pipeline, backend, state.registry))
     text = str(choose_pipeline(f"{text},{narrowing}".strip(","), backend, state.registry))
@@ -236,7 +237,7 @@ def choose(
     if pipeline is None:
         empty = "none (no passes are installed that it asks for)"
         state.note(f"pipeline: {text or empty}")
-        if not narrowing and "auto" in state.registry.passes:
+        if not narrowing and any(MAX_ERROR in cls.serves for cls in state.registry.passes.values()):
             state.note("--max-error rel:1e-2 chooses narrower types where outputs allow it")
     return str(backend), text
 

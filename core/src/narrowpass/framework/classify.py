@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from narrowpass.errors import PassError, PluginError
 from narrowpass.framework.boundary import translate_errors
+from narrowpass.framework.missing import provider_of
 from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
@@ -233,7 +234,8 @@ def choose_classifiers(
         if name not in known:
             listing = ", ".join(sorted(known)) or "none"
             raise PluginError(
-                f"no classifier {name!r}{suggest(name, known)}; installed classifiers: {listing}"
+                provider_of("classifiers", name)
+                or f"no classifier {name!r}{suggest(name, known)}; installed classifiers: {listing}"
             )
         chosen.append(_bound(known[name], target, dtype))
     return ClassifierChain(tuple(chosen))

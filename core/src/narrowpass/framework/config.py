@@ -41,7 +41,7 @@ def project_pipelines(path: Path) -> Mapping[str, str]:
         raise UsageError(f"{path}: [tool.narrowpass.pipelines] is not a table of pipeline text")
     for name, text in table.items():
         if not isinstance(text, str):
-            raise UsageError(f'{path}: pipeline {name!r} is not text, such as "fold"')
+            raise UsageError(f'{path}: pipeline {name!r} is not text, such as "ONE,OTHER"')
         if not is_name(name):
             raise UsageError(
                 f"{path}: the name of pipeline {name!r} cannot stand in pipeline text: leave out "

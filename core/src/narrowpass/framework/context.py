@@ -126,7 +126,8 @@ class Context:
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
         observer: who watches the pass: its log and its progress.
         candidates: the installed candidates by name.
-        exhibits: plots and tables, as JSON: see `narrowpass_report.exhibits`, which draws them.
+        exhibits: plots and tables, as JSON, which the writers of reports draw; the reference
+            describes the form.
         used: names of candidates that rewrote the model; the manifest names their plugins.
     """
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from narrowpass.bundle import is_bundle
 from narrowpass.errors import ModelError, PluginError, UsageError
 from narrowpass.framework.boundary import translate_errors
+from narrowpass.framework.missing import FOLDER, provider_of
 from narrowpass.framework.plugins import Registry
 from narrowpass_ir.arguments import instance_of, path_of
 from narrowpass_ir.importing import Imported, Importer, check_assets
@@ -20,7 +23,7 @@ def importer_of(source: object, registry: Registry) -> Importer | None:
     """Return the importer whose format a path has; None for ONNX, bundles and objects.
 
     Raises:
-        PluginError: a probe fails.
+        PluginError: a probe fails, or the importer of the path's format is not installed.
         UsageError: several importers read it, or it is no path.
     """
     if not isinstance(source, str | os.PathLike):
@@ -39,7 +42,18 @@ def importer_of(source: object, registry: Registry) -> Importer | None:
             f"{path}: several importers read it ({names}); leave all but one out "
             "with --disable-plugin"
         )
+    if not found and (missing := provider_of("importers", _format_of(Path(path)))):
+        raise PluginError(f"{path}: {missing}")
     return found[0] if found else None
+
+
+def _format_of(path: Path) -> str:
+    """Return what the importer of a path is listed as, if it has one."""
+    if path.is_file():
+        return path.suffix
+    # A folder with neither is no bundle that somebody damaged, and holds no model in ONNX.
+    others = path.is_dir() and not is_bundle(path) and not any(path.glob("*.onnx"))
+    return FOLDER if others and any(path.iterdir()) else ""
 
 
 def read_source(importer: Importer, source: str | os.PathLike[str]) -> Imported:

@@ -6,7 +6,9 @@ This module imports neither onnx nor numpy, so that a plugin's entry module may 
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass.errors import PassError
@@ -51,11 +53,15 @@ class Pass(abc.ABC):
         requires: names of passes that must stand somewhere before this one in a pipeline.
         forbids: names of passes that must not stand before this one. A pipeline that breaks
             either is rejected; passes are never reordered.
+        serves: what this pass does for those who name no pass, each with the options in pipeline
+            text that it takes for it: types of `narrowpass.quantize`, such as ``int8``, and
+            ``--max-error``, which gives it the options ``max-error`` and ``objective``.
     """
 
     name: ClassVar[str]
     requires: ClassVar[tuple[str, ...]] = ()
     forbids: ClassVar[tuple[str, ...]] = ()
+    serves: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
         """Check the options; a subclass with more to check calls this first.

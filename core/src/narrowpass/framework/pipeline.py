@@ -108,7 +108,7 @@ class Pipeline:
                 items.append(item)
             else:
                 raise UsageError(
-                    f"{item!r} is no pipeline; pass text such as 'fold,fp16', a narrowpass.Pipeline"
+                    f"{item!r} is no pipeline; pass text such as 'ONE,OTHER', a narrowpass.Pipeline"
                     ", a pass (an instance), or a list of passes and text"
                 )
         return cls(tuple(items))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass.errors import PluginError
+from narrowpass.framework.missing import provider_of
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle
@@ -50,6 +51,10 @@ def writer_of(file: str, writers: Mapping[str, ReportWriter]) -> ReportWriter:
             return writers[name]
     listing = ", ".join(sorted(writers)) or "none"
     raise PluginError(
-        f"--report {file}: nothing that writes this is installed; install narrowpass-report for "
-        f"web pages; report writers: {listing}"
+        f"--report {file}: "
+        + (
+            (provider_of("reports", ending) if dot else "")
+            or provider_of("reports", DEFAULT)
+            or f"nothing that writes this is installed; report writers: {listing}"
+        )
     )

@@ -76,7 +76,7 @@ def _save(model: ir.Model, target: Path, limit: int) -> None:
                 raise ModelError(
                     f"{target}: the model takes {proto.ByteSize()} bytes without its initializers, "
                     f"more than protobuf can hold ({_PROTOBUF_LIMIT}); turn large constants into "
-                    "initializers (the fold pass does)"
+                    "initializers, as constant folding does"
                 )
             if outside.candidate_bytes():
                 data, created = outside.write(target)

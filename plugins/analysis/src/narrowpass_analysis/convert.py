@@ -101,7 +101,7 @@ def standard(name: str, model: ir.Model, registry: Registry) -> ir.Model:
         model = Pipeline.of(_PASS, registry).run(model, Context()).model
         others, instead = _other_operators(model), "the pass expand-operators does not know them"
     else:
-        instead = "pip install narrowpass-constant-folding, which has the pass expand-operators"
+        instead = registry.unknown("pass", _PASS, registry.passes)
     if others:
         listing = ", ".join(f"{name} ({count})" for name, count in others.most_common())
         raise ModelError(

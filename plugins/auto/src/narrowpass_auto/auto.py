@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import onnx_ir as ir
@@ -62,6 +63,7 @@ class Auto(Pass):
     """
 
     name: ClassVar[str] = "auto"
+    serves: ClassVar[Mapping[str, str]] = MappingProxyType({"--max-error": ""})
     max_error: Limit = _DEFAULT
     objective: Literal["latency", "bytes", "mix"] = "latency"
     allow: tuple[str, ...] = ()

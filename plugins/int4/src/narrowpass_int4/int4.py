@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import onnx_ir as ir
@@ -68,6 +70,7 @@ class Int4(Pass):
     """
 
     name: ClassVar[str] = "int4"
+    serves: ClassVar[Mapping[str, str]] = MappingProxyType({"int4": ""})
     block: Literal["16", "32", "64", "128", "channel"] = "32"
     symmetric: bool = True
     method: Literal["rtn", "mse", "hqq", "gptq", "awq"] = "mse"

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrowpass.errors import UsageError
-from narrowpass.framework.options import quote
+from narrowpass.narrowing import choosing_pass
 from narrowpass.runtime.processors import usable_processors
 from narrowpass_onnxruntime.files import status_of
 
 if TYPE_CHECKING:
     from narrowpass import Backend
     from narrowpass.framework.plugins import Registry
-
-_PASS = "auto"
 
 
 def with_auto(
@@ -31,18 +29,14 @@ def with_auto(
         registry: of the installed passes.
 
     Raises:
-        UsageError: ``auto`` is not installed, or an objective is named without an error.
+        UsageError: an objective is named without an error.
+        PluginError: no pass that chooses types is installed.
     """
     if max_error is None:
         if objective is not None:
             raise UsageError("objective: needs max_error, such as rel:1e-2; pass both or neither")
         return pipeline
-    if _PASS not in registry.passes:
-        raise UsageError("max_error: the pass auto is not installed; install narrowpass-auto")
-    options = f"max-error={quote(max_error)}"
-    if objective is not None:
-        options += f",objective={quote(objective)}"
-    return ",".join(filter(None, (pipeline, f"{_PASS}{{{options}}}")))
+    return f"{pipeline},{choosing_pass(max_error, None, objective, registry)}".strip(",")
 
 
 def is_repeatable(calibration: str | None) -> bool:

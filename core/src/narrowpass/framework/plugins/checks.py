@@ -55,7 +55,9 @@ def check_pipeline(name: object, text: object) -> None:
     """
     _check_name(name, "a named pipeline")
     if not isinstance(text, str):
-        raise PluginError(f"the pipeline {name!r} is {text!r}, and must be text, such as 'fold'")
+        raise PluginError(
+            f"the pipeline {name!r} is {text!r}, and must be text, such as 'ONE,OTHER'"
+        )
 
 
 def _check_name(name: object, what: str) -> None:
@@ -108,6 +110,13 @@ def _check_pass(item: Any) -> None:
             raise PluginError(
                 f"{item.__name__}.{field} is {names!r}, and must be a tuple of names of passes"
             )
+    if not isinstance(item.serves, Mapping) or not all(
+        isinstance(text, str) for pair in item.serves.items() for text in pair
+    ):
+        raise PluginError(
+            f"{item.__name__}.serves is {item.serves!r}, and must be a mapping of requests to "
+            "text of options"
+        )
 
 
 def _check_instance(base: type) -> Callable[[Any], None]:

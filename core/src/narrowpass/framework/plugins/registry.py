@@ -13,6 +13,7 @@ from narrowpass.errors import PluginError, UsageError
 from narrowpass.framework.boundary import sentence
 from narrowpass.framework.classify import OpClassifier
 from narrowpass.framework.instruments import Instrument
+from narrowpass.framework.missing import provider_of
 from narrowpass.framework.passes import Pass
 from narrowpass.framework.pipeline_text import construct_item, parse_item, with_caret
 from narrowpass.framework.plugins.checks import check_pipeline, named
@@ -112,7 +113,13 @@ class Registry:
         return self.owners.get((kind, name), "")
 
     def unknown(self, kind: str, name: str, known: Mapping[str, object]) -> str:
-        """Return the message for a `name` that is not installed; it lists what is."""
+        """Return the message for a `name` that is not installed.
+
+        It says which distribution has it; where none is known to, what is installed.
+        """
+        for listed in ("passes", "pipelines") if kind == "pass" else (f"{kind}s",):
+            if missing := self.missing(listed, name):
+                return missing
         listing = ", ".join(sorted(known)) or "none"
         hint = suggest(name, known) or "; install the plugin that has it"
         text = f"no {kind} {name!r} is installed{hint}; installed: {listing}"
@@ -120,6 +127,44 @@ class Registry:
             broken = "; ".join(f"{info.name}: {info.error}" for info in self.failed.values())
             text += f" (plugins that failed to load: {broken})"
         return text
+
+    def missing(self, kind: str, name: str) -> str:
+        """Return which distribution has a thing that is not installed, and how to install it.
+
+        Args:
+            kind: one of the attributes above; ``types`` for a type of `narrowpass.quantize`, or
+                ``options`` for an option of ``narrowpass build``.
+            name: the thing's name; of an importer, the suffix of its files, or ``a folder``.
+
+        Returns:
+            A sentence; empty where no distribution is known to have it, or the one that has it is
+            installed.
+        """
+        return provider_of(kind, name)
+
+    def serving(self, request: str) -> tuple[str, str]:
+        """Return the pass that serves a request, and the options that it takes for it.
+
+        Args:
+            request: as in `Pass.serves`.
+
+        Raises:
+            PluginError: no installed pass serves it, or several do.
+        """
+        found = [name for name, cls in self.passes.items() if request in cls.serves]
+        if len(found) == 1:
+            return found[0], self.passes[found[0]].serves[request]
+        if found:
+            owners = ", ".join(f"{name} of {self.owner('passes', name)}" for name in found)
+            raise PluginError(
+                f"several passes serve {request}: {owners}; leave all but one out with "
+                "--disable-plugin"
+            )
+        kind = "options" if request.startswith("--") else "types"
+        raise PluginError(
+            self.missing(kind, request)
+            or f"no pass that is installed serves {request}; passes: {', '.join(self.passes)}"
+        )
 
     def backend(self, name: BackendLike | None = None, *, must_run: bool = True) -> Backend:
         """Return the backend that is named; None for the available one of highest priority.
