@@ -122,6 +122,7 @@ def test_environment_variables(page):
         "core/src/**/*.py",
         "plugin*/**/src/**/*.py",
         "plugin_xnn_cpu/build_tools/bundle.py",
+        "plugin_xnn_cpu/build_tools/instruction_sets.py",
     )
     sources = [source for pattern in patterns for source in ROOT.glob(pattern)]
     used = {

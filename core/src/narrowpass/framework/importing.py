@@ -49,11 +49,14 @@ def importer_of(source: object, registry: Registry) -> Importer | None:
 
 def _format_of(path: Path) -> str:
     """Return what the importer of a path is listed as, if it has one."""
-    if path.is_file():
-        return path.suffix
-    # A folder with neither is no bundle that somebody damaged, and holds no model in ONNX.
-    others = path.is_dir() and not is_bundle(path) and not any(path.glob("*.onnx"))
-    return FOLDER if others and any(path.iterdir()) else ""
+    try:
+        if path.is_file():
+            return path.suffix
+        # A folder with neither is no bundle that somebody damaged, and holds no model in ONNX.
+        others = path.is_dir() and not is_bundle(path) and not any(path.glob("*.onnx"))
+        return FOLDER if others and any(path.iterdir()) else ""
+    except OSError:  # too long a name, or not ours to read: who opens it says so
+        return ""
 
 
 def read_source(importer: Importer, source: str | os.PathLike[str]) -> Imported:
