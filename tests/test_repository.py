@@ -128,6 +128,16 @@ def test_default_environments() -> None:
     assert "long" not in names
 
 
+def test_what_tox_names_is_there() -> None:
+    """A path that is not there ends pytest; this says so before wheels are built."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "tox.ini", encoding="utf-8")
+    common = parser["testenv"]
+    paths = [word for key in ("tests", "smoke") for word in common[key].split() if "/" in word]
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_oldest_constraints_are_the_lower_bounds() -> None:
     command = [sys.executable, ROOT / "tools" / "oldest.py"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
