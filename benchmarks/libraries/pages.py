@@ -1,7 +1,7 @@
 """Compare the tables of a report's page with templates of Jinja2.
 
 ``python benchmarks/libraries/pages.py [--rows N]``, with ``pip install jinja2``. Prints the median
-time of 15 renderings of a table of N decisions, by `narrowpass_report.tables` and by a template
+time of 15 renderings of a table of N decisions, by `narrowpass_report.exhibits` and by a template
 that escapes all; the texts must be equal.
 """
 
@@ -12,7 +12,7 @@ import argparse
 import jinja2
 from timing import median
 
-from narrowpass_report.tables import table
+from narrowpass_report.exhibits import table
 
 COLUMNS = ("node", "operator", "decision", "by", "reason", "measured")
 NUMBERS = {"measured"}
@@ -29,7 +29,7 @@ TEMPLATE = """\
 
 
 def text(value: object) -> str:
-    """Return what a cell shows, as `narrowpass_report.tables` does."""
+    """Return what a cell shows, as `narrowpass_report.exhibits` does."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

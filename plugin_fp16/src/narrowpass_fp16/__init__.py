@@ -27,8 +27,7 @@ def narrowpass_passes() -> list[type[Pass]]:
 @hookimpl
 def narrowpass_classifiers() -> list[OpClassifier]:
     """Register the classifiers ``default`` and ``sized``."""
-    from narrowpass_fp16.coloring.classifier import DefaultClassifier
-    from narrowpass_fp16.coloring.sized import SizedClassifier
+    from narrowpass_fp16.coloring.classifier import DefaultClassifier, SizedClassifier
 
     return [DefaultClassifier(), SizedClassifier()]
 

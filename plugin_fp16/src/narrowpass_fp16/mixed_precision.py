@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,18 +26,19 @@ from narrowpass_analysis.metrics import Tolerance
 from narrowpass_analysis.verification import Verification, judging_backends
 from narrowpass_fp16.coloring.classifier import DefaultClassifier
 from narrowpass_fp16.coloring.colors import Coloring, Verdict
-from narrowpass_fp16.coloring.comparisons import deciding
 from narrowpass_fp16.coloring.constants import Constants
-from narrowpass_fp16.data.ranges import Ranges, observe
-from narrowpass_fp16.graph.opset import with_cast, with_more
+from narrowpass_fp16.coloring.exactness import deciding
+from narrowpass_fp16.opset import with_cast, with_more
 from narrowpass_fp16.placement.emission import Emission
 from narrowpass_fp16.placement.placement import Placement
-from narrowpass_fp16.summary import summary
+from narrowpass_fp16.ranges import Ranges, observe
 from narrowpass_ir.inference import inferred
 from narrowpass_ir.subgraphs import Opsets, model_nodes
 
 if TYPE_CHECKING:
     from narrowpass import Context
+
+
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 
@@ -321,3 +323,51 @@ def _report_errors(
         dataclasses.replace(decision, error=errors.get(name))
         for decision, name in zip(ctx.decisions, names, strict=True)
     ]
+
+
+_MOST = 6
+"""Reasons that are named one by one."""
+
+_QUIET = {"types", "subgraphs", "functions"}
+"""Who decides on nodes that have no float32 values of their own."""
+
+
+def summary(ctx: Context, name: str) -> str:
+    """Return a line on the decisions of a run, with counts of the nodes that stay wide by reason.
+
+    Args:
+        ctx: has the decisions and counters of the run.
+        name: of the narrow type.
+    """
+    narrow = wide = 0
+    reasons: Counter[str] = Counter()
+    for item in ctx.decisions:
+        if item.by in _QUIET and not item.decision.startswith("red"):
+            continue
+        if item.decision.endswith("narrow"):
+            narrow += 1
+        elif item.decision.endswith("wide"):
+            wide += 1
+            reasons[_general(item.reason) or "it follows its neighbours"] += 1
+    text = (
+        f"{narrow} of {narrow + wide} nodes in {name}, {_number(ctx, 'casts', 'cast')}, "
+        f"{_number(ctx, 'constants', 'constant')} stored narrow"
+    )
+    if "upgraded-to" in ctx.counters:
+        text += f"; operator set upgraded to {ctx.counters['upgraded-to']}"
+    if not wide:
+        return text
+    counted = [f"{count} ({reason})" for reason, count in reasons.most_common(_MOST)]
+    rest = wide - sum(count for _, count in reasons.most_common(_MOST))
+    counted += [f"{rest} for other reasons"] if rest else []
+    return f"{text}; float32 stay {', '.join(counted)}"
+
+
+def _general(reason: str) -> str:
+    """Return a reason without the names of values, so that equal ones are counted together."""
+    return re.sub(r"'[^']*'", "a value", re.sub(r" in '[^']*'$", " in a constant", reason))
+
+
+def _number(ctx: Context, counter: str, word: str) -> str:
+    count = ctx.counters[counter]
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -14,7 +14,7 @@ import narrowpass
 from narrowpass import Backend, Color, OpClassifier, OpDtypes, Pipeline
 from narrowpass.errors import PassError, PipelineError
 from narrowpass.framework.classify import ACCUMULATE, choose_classifiers, classifier_of
-from narrowpass_fp16.coloring.sized import SizedClassifier
+from narrowpass_fp16.coloring.classifier import SizedClassifier
 from narrowpass_fp16.mixed_precision import MixedPrecision
 from narrowpass_reference import ReferenceBackend
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_int8_sym.channels.axes import ChannelAxis
-from narrowpass_int8_sym.channels.observe import observe_channels
-from narrowpass_int8_sym.channels.operand import ChannelConstant, constant_shape
-from narrowpass_int8_sym.channels.rewrite import replace_constant, unique_name
+from narrowpass_int8_sym.channels.operand import ChannelAxis, ChannelConstant, constant_shape
+from narrowpass_int8_sym.channels.rewrite import replace_constant
+from narrowpass_int8_sym.channels.statistics import observe_channels
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
-from narrowpass_int8_sym.weights import quantized
+from narrowpass_int8_sym.weights import add_initializer, quantized, taken_names
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.subgraphs import reserve_name
 
 if TYPE_CHECKING:
     from narrowpass import Backend, Samples
@@ -163,13 +163,13 @@ def own_bias(model: ir.Model, weighted: WeightedNode) -> ir.Value | str:
     else:
         operand = ChannelConstant(node, 2)
         if len(node.inputs) < 3 or node.inputs[2] is None:
-            _add_bias(model, node, np.zeros(_output_channels(weighted), np.float32))
+            _add_bias(model, node, np.zeros(weighted.output_channels, np.float32))
     bias = constant_tensor(operand.value)
     if bias is None or operand.value.is_graph_input() or bias.dtype != ir.DataType.FLOAT:
         return "its bias is no float32 constant"
     if any(size != 1 for size in bias.shape.numpy()[:-1]):
         return "its bias is no number for each channel"
-    count, row = _output_channels(weighted), np.asarray(bias.numpy())
+    count, row = weighted.output_channels, np.asarray(bias.numpy())
     shared = len(operand.value.uses()) > 1 or operand.value.is_graph_output()
     if bias.size != count or shared or operand.value.producer() is not None:
         replace_constant(
@@ -206,14 +206,8 @@ def _rounding_error(weighted: WeightedNode, axis: int | None, least: float) -> A
 
 def _insert_error_node(model: ir.Model, node: ir.Node, index: int, error: Array) -> ir.Node:
     """Insert a copy of a node after it, with another weight and without bias."""
-    name = unique_name(model, f"{node.outputs[0].name}.error")
-    weight = ir.Value(
-        name=f"{name}.weight",
-        shape=ir.Shape(error.shape),
-        type=ir.TensorType(ir.DataType.FLOAT),
-        const_value=ir.Tensor(error, name=f"{name}.weight"),
-    )
-    model.graph.initializers[weight.name or ""] = weight
+    name = reserve_name(f"{node.outputs[0].name}.error", taken_names(model))
+    weight = add_initializer(model.graph, ir.Tensor(error, name=f"{name}.weight"))
     output = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT))
     inputs = [weight if number == index else node.inputs[number] for number in (0, 1)]
     twin = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[output], name=name)
@@ -230,28 +224,14 @@ def _addend(weighted: WeightedNode) -> ChannelConstant | str:
         return "no addition of a bias alone reads it"
     operand = ChannelConstant(add, 1 if add.inputs[0] is result else 0)
     bias = constant_tensor(add.inputs[operand.index])
-    if bias is None or bias.size != _output_channels(weighted):
+    if bias is None or bias.size != weighted.output_channels:
         return "what is added to it is no number for each channel"
     return operand
 
 
-def _output_channels(weighted: WeightedNode) -> int:
-    """Return the number of output channels of a weighted node."""
-    dims = constant_shape(weighted.weight) or ()
-    if weighted.node.op_type == "ConvTranspose":
-        return int(dims[1] * weighted.node.attributes.get_int("group", 1))
-    return int(dims[0 if weighted.axis is None else weighted.axis])
-
-
 def _add_bias(model: ir.Model, node: ir.Node, bias: Array) -> None:
-    name = unique_name(model, f"{node.outputs[0].name}.bias")
-    value = ir.Value(
-        name=name,
-        shape=ir.Shape(bias.shape),
-        type=ir.TensorType(ir.DataType.FLOAT),
-        const_value=ir.Tensor(bias, name=name),
-    )
-    model.graph.initializers[name] = value
+    name = reserve_name(f"{node.outputs[0].name}.bias", taken_names(model))
+    value = add_initializer(model.graph, ir.Tensor(bias, name=name))
     if len(node.inputs) < 3:
         node.resize_inputs(3)
     node.replace_input_with(2, value)

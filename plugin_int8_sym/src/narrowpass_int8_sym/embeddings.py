@@ -9,9 +9,14 @@ import onnx_ir as ir
 
 from narrowpass import Decision
 from narrowpass_int8_sym.scales import of_magnitudes
-from narrowpass_int8_sym.storage import add_initializer, drop_unread
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
-from narrowpass_int8_sym.weights import Array, QuantizedTensor, magnitudes
+from narrowpass_int8_sym.weights import (
+    Array,
+    QuantizedTensor,
+    add_initializer,
+    drop_unread,
+    magnitudes,
+)
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.subgraphs import reserve_name
 

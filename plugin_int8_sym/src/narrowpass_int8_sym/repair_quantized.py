@@ -16,10 +16,8 @@ from narrowpass_int8_sym.repair import (
     checks,
     data_movement,
     dynamic,
-    integers,
     operators,
     qoperator,
-    rewriting,
     weights,
 )
 from narrowpass_int8_sym.repair.editing import Editor
@@ -114,8 +112,8 @@ class _Run:
         version = self.model.opset_imports.get("", 1)
         rows = self.spec.per_token.operators
         for node in self._nodes():
-            if rewriting.is_microsoft_conversion(node):
-                self._report(node, rewriting.rewrite_conversion(self.editor, node, version), "")
+            if qoperator.is_microsoft_conversion(node):
+                self._report(node, qoperator.rewrite_conversion(self.editor, node, version), "")
                 continue
             weighted = dynamic.match_dynamic(node, version) if self.dynamic else None
             if isinstance(weighted, dynamic.DynamicOperator):
@@ -125,11 +123,11 @@ class _Run:
             form = qoperator.read_qoperator(node, version)
             problem = weighted if isinstance(weighted, str) else form
             if isinstance(form, qoperator.QOperator):
-                problem = rewriting.obstacle(form, version)
+                problem = qoperator.obstacle(form, version)
                 if problem:
                     self._report_violations(node, form)
                 else:
-                    operator = rewriting.rewrite(self.editor, node, form)
+                    operator = qoperator.rewrite(self.editor, node, form)
                     self.report.repaired(operator, f"{node.op_type} with Q/DQ")
             if isinstance(problem, str) and problem:
                 self.report.left(node, problem)
@@ -158,7 +156,9 @@ class _Run:
                 continue
             change: Callable[[Editor, ir.Node, Quantization], str]
             change = (
-                integers.rewrite_clip if node.op_type == "Clip" else integers.rewrite_data_movement
+                data_movement.rewrite_clip
+                if node.op_type == "Clip"
+                else data_movement.rewrite_data_movement
             )
             self._report(node, change(self.editor, node, how), "it moves floats between Q/DQ")
 

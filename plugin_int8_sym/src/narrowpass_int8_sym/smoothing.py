@@ -14,10 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Decision
-from narrowpass_int8_sym.channels.insertion import insert_mul, remove_mul
 from narrowpass_int8_sym.channels.regions import Region, find_regions
-from narrowpass_int8_sym.channels.search import Outcome, StatisticsOf, equalize_regions
-from narrowpass_int8_sym.channels.statistics import statistics_from_data
+from narrowpass_int8_sym.channels.rewrite import insert_mul, remove_mul
+from narrowpass_int8_sym.channels.search import Outcome, equalize_regions
+from narrowpass_int8_sym.channels.statistics import StatisticsOf, statistics_from_data
 from narrowpass_int8_sym.equalize import GAIN_BY_DATA, decibels, decision
 
 if TYPE_CHECKING:

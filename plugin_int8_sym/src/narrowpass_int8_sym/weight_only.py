@@ -1,4 +1,7 @@
-"""Weight-only and dynamic quantization: int8 weights without calibration data."""
+"""Weight-only and dynamic quantization: int8 weights without calibration data.
+
+The weights W and R of LSTM, GRU and RNN are stored as int8, too.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,49 @@ from narrowpass import Decision
 from narrowpass.framework.classify import ACTIVATIONS, matching_nodes
 from narrowpass_int8_sym.embeddings import embedding_decisions, find_embeddings, quantize_embeddings
 from narrowpass_int8_sym.half_precision import keep_epilogue_float32
-from narrowpass_int8_sym.recurrent import RECURRENT, weights_of
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes
-from narrowpass_int8_sym.storage import add_quantized_weight, taken_names
 from narrowpass_int8_sym.underflow_warnings import warn_of_weights
-from narrowpass_int8_sym.weighted_nodes import WeightedNode, weighted_node_of
-from narrowpass_int8_sym.weights import Array, magnitudes
+from narrowpass_int8_sym.weighted_nodes import FLOAT, WeightedNode, weighted_node_of
+from narrowpass_int8_sym.weights import Array, add_quantized_weight, magnitudes, taken_names
 from narrowpass_ir.constants import constant_tensor
 
 if TYPE_CHECKING:
     from narrowpass import Context
+
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+"""Recurrent operators: W multiplies inputs, R states; both are [directions, gates, K]."""
+
+_WEIGHTS = ((1, "W"), (2, "R"))
+
+
+def weights_of(node: ir.Node) -> list[WeightedNode] | str | None:
+    """Return how the weights of a recurrent layer can be stored as int8.
+
+    There is a scale for each row of the gates. Both directions share them: DequantizeLinear has
+    scales along one axis only.
+
+    Returns:
+        W and R; None for other operators, and a reason for a layer whose weights cannot be.
+    """
+    if node.domain or node.op_type not in RECURRENT:
+        return None
+    found = []
+    for index, name in _WEIGHTS:
+        value = node.inputs[index] if len(node.inputs) > index else None
+        tensor = constant_tensor(value)
+        if value is None or tensor is None:
+            return f"its weight {name} is computed"
+        if value.is_graph_input():
+            return f"its weight {value.name!r} may be fed; freeze-weights turns it into a constant"
+        if tensor.dtype != FLOAT:
+            return f"its weight {value.name!r} is {tensor.dtype.name.lower()}"
+        dims = tuple(tensor.shape.numpy())
+        if len(dims) != 3 or 0 in dims:
+            return f"its weight {value.name!r} is {list(dims)}, and not [directions, gates, K]"
+        found.append(WeightedNode(node, value, index, 1))
+    return found
+
 
 _DYNAMIC = ("MatMul", "Gemm", *RECURRENT)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass_int8_sym.storage import drop_unread
+from narrowpass_int8_sym.weights import drop_unread
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.subgraphs import reserve_name
 
@@ -59,6 +60,34 @@ class WeightedNode:
     def is_matrix(self) -> bool:
         """Whether the node is a MatMul or Gemm, not a convolution."""
         return self.node.op_type in ("Gemm", "MatMul")
+
+    @property
+    def output_channels(self) -> int:
+        """The number of output channels."""
+        dims = self._dims
+        if self.node.op_type == "ConvTranspose":
+            return dims[1] * self._groups
+        return dims[0 if self.axis is None else self.axis]
+
+    @property
+    def reduction_length(self) -> int:
+        """The reduction length K: the most multiply-adds into one accumulator."""
+        size = math.prod(self._dims)
+        if self.node.op_type == "ConvTranspose":
+            # The weight is [channels in, channels out of a group, ...].
+            return size // (self._dims[1] * self._groups)
+        return size // self.output_channels
+
+    @property
+    def _dims(self) -> tuple[int, ...]:
+        tensor = constant_tensor(self.weight)
+        if tensor is None:
+            raise ValueError(f"{self.weight.name!r} is no constant")
+        return tuple(int(dim) for dim in tensor.shape.numpy())
+
+    @property
+    def _groups(self) -> int:
+        return self.node.attributes.get_int("group", 1)
 
 
 def weighted_node_of(node: ir.Node) -> WeightedNode | str | None:

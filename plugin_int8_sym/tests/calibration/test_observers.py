@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass_int8_sym.calibration import Calibrator, Range, entropy, l2
-from narrowpass_int8_sym.calibration.histogram import Histogram
+from narrowpass_int8_sym.calibration.histogram import CalibrationHistogram
 
 pytestmark = pytest.mark.once
 
@@ -209,7 +209,9 @@ def test_no_range_of_a_grid_loses_less(name, symmetric):
 
 def binned(counts, below):
     """Build a histogram of bins that are 1 wide."""
-    histogram = Histogram(-float(below), float(len(counts) - below), len(counts), folded=False)
+    histogram = CalibrationHistogram(
+        -float(below), float(len(counts) - below), len(counts), folded=False
+    )
     histogram.meter.counts[:] = counts
     assert (histogram.below, histogram.width) == (below, 1.0)
     histogram.ends = []
@@ -318,7 +320,7 @@ def test_entropy_finds_the_best_of_all_ranges():
 def test_a_large_histogram_is_searched_well():
     """Ranges between the grid positions are better by 1e-3 nats at most."""
     array = DATA["laplace"]
-    histogram = Histogram(float(array.min()), float(array.max()), 512, folded=False)
+    histogram = CalibrationHistogram(float(array.min()), float(array.max()), 512, folded=False)
     histogram.add(array, "v")
     chosen = entropy.clipping_range(histogram, 64)
     (got,) = entropy.divergence(histogram, *np.array([chosen]).T, 64)

@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 from equalize_kit import numbers
 
-from narrowpass_int8_sym.channels.noise import ReaderNoise, search_factors
-from narrowpass_int8_sym.channels.observe import ChannelStatistics, SplitStatistics
 from narrowpass_int8_sym.channels.operand import ChannelConstant
+from narrowpass_int8_sym.channels.search import ReaderNoise, search_factors
+from narrowpass_int8_sym.channels.statistics import ChannelStatistics, SplitStatistics
 
 CLOSE = 1.0
 """dB: rounding errors of the largest elements and of edges of the range are not uniform."""

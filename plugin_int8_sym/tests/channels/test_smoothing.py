@@ -8,8 +8,7 @@ import pytest
 from equalize_kit import SCALES, numbers
 from static_kit import assert_runs_elsewhere, graph, outputs, quantized
 
-from narrowpass_int8_sym.channels.insertion import insert_mul, remove_mul
-from narrowpass_int8_sym.channels.rewrite import scale_constants
+from narrowpass_int8_sym.channels.rewrite import insert_mul, remove_mul, scale_constants
 
 pytestmark = pytest.mark.once
 

@@ -9,7 +9,7 @@ from int8_kit import floats, model
 from onnx import helper
 
 import narrowpass
-from narrowpass_report.computed import computed_types
+from narrowpass_report.graph import computed_types
 
 
 def network():

@@ -13,8 +13,8 @@ from narrowpass.runtime.quantization import (
     WEIGHT_TO_OUTPUT,
     ScaleBound,
 )
+from narrowpass_int8_sym.static.parameters import UnionFind
 from narrowpass_int8_sym.static.scale_constraints import ScaleConstraint, solve
-from narrowpass_int8_sym.static.union_find import UnionFind
 
 MOST = 10
 """The largest exponent of a scale in the exhaustive search."""

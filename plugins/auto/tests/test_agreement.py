@@ -6,9 +6,8 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 
 from narrowpass_auto.agreement import CONFIDENCE, Margins, proven_agreement, rows_to_prove
-from narrowpass_auto.choice.likely import likely_error
 from narrowpass_auto.limits import Limit
-from narrowpass_auto.measure.evaluation import Evaluation
+from narrowpass_auto.measure.evaluation import Evaluation, likely_error
 
 
 def _rows(count, noise, seed, classes=10):

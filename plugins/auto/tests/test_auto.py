@@ -13,7 +13,7 @@ from narrowpass import Context, load_plugins
 from narrowpass.calibration.samples import Samples
 from narrowpass.errors import PassError, UsageError
 from narrowpass_auto.auto import Auto
-from narrowpass_auto.graph.naming import name_nodes
+from narrowpass_auto.graph.units import name_nodes
 from narrowpass_auto.limits import Limit
 
 CANDIDATES = {one.name: one for one in (Coarse("bits8", 8), Coarse("bits3", 3))}

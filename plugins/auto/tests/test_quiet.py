@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 import ctypes, os, sys
-from narrowpass_auto.choice.quiet import without_solver_lines
+from narrowpass_auto.choice.problem import without_solver_lines
 libc = ctypes.CDLL(None)
 print("before")
 libc.printf(b"C before\\n")
@@ -28,7 +28,7 @@ def test_what_others_print_goes_to_standard_error():
 def test_a_closed_standard_output_stays_closed():
     program = (
         "import os\nos.close(1)\n"
-        "from narrowpass_auto.choice.quiet import without_solver_lines\n"
+        "from narrowpass_auto.choice.problem import without_solver_lines\n"
         "with without_solver_lines():\n    pass\n"
         "try:\n    os.fstat(1)\nexcept OSError:\n    os._exit(7)\n"
     )
@@ -40,7 +40,7 @@ def test_a_closed_standard_output_stays_closed():
 
 
 def test_errors_pass():
-    from narrowpass_auto.choice.quiet import without_solver_lines
+    from narrowpass_auto.choice.problem import without_solver_lines
 
     before = os.fstat(1)
     try:

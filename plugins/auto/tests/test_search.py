@@ -9,11 +9,10 @@ import pytest
 from auto_kit import offer, synthetic
 
 from narrowpass.errors import BackendError
-from narrowpass_auto.choice.likely import likely_error
 from narrowpass_auto.choice.problem import KEEP, Weights
 from narrowpass_auto.choice.search import Search
 from narrowpass_auto.limits import Limit
-from narrowpass_auto.measure.evaluation import Evaluation
+from narrowpass_auto.measure.evaluation import Evaluation, likely_error
 
 LATENCY = Weights(1.0, 0.0)
 COSTS = [

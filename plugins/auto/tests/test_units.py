@@ -4,8 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from auto_kit import dense
 
-from narrowpass_auto.graph.naming import name_nodes
-from narrowpass_auto.graph.units import find_regions, find_units, followers
+from narrowpass_auto.graph.units import find_regions, find_units, followers, name_nodes
 
 
 def test_chain():

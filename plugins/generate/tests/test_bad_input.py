@@ -170,7 +170,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
 def test_a_chat_template_that_does_not_end(source, monkeypatch):
-    monkeypatch.setattr("narrowpass_generate.bounds.SECONDS", 0.2)
+    monkeypatch.setattr("narrowpass_generate.template.SECONDS", 0.2)
     with pytest.raises(DataError, match=r"folder: .* fails: it does not end within 0.2 s"):
         ChatTemplate(source, {}, "folder").render([])
 

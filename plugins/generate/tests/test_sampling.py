@@ -8,7 +8,7 @@ from generate_kit import table_program
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass_generate import Sampling, generate
-from narrowpass_generate.candidates import Candidates, Sampler
+from narrowpass_generate.sampling import Candidates, Sampler
 
 SETTINGS = [
     {},

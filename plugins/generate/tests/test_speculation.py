@@ -9,7 +9,7 @@ from llama_kit import Shape, program_of
 
 from narrowpass.errors import DataError, UsageError
 from narrowpass_generate import Sampling, generate
-from narrowpass_generate.candidates import Candidates, Sampler
+from narrowpass_generate.sampling import Candidates, Sampler
 from narrowpass_generate.speculation import Lookup, verify
 
 PROMPT = [3, 17, 40, 3, 17, 40, 3, 17]

@@ -9,7 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from narrowpass.errors import UsageError
 from narrowpass_generate import Tokenizer, generate, stream
-from narrowpass_generate.text import Detokenizer, StopStrings
+from narrowpass_generate.streams import Detokenizer, StopStrings
 
 TEXT = "the dog: grüße 🎉🎊日本語 and ẞ"
 

@@ -7,9 +7,8 @@ import struct
 import gguf
 import pytest
 
-from narrowpass_gguf.container import check_header
 from narrowpass_gguf.importer import GgufImporter
-from narrowpass_gguf.metadata import Metadata
+from narrowpass_gguf.metadata import Metadata, check_header
 from narrowpass_gguf.tokenizer import Special, tokenizer_json
 from narrowpass_ir.errors import ModelError
 

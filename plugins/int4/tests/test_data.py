@@ -15,7 +15,7 @@ from narrowpass_int4 import rewriting
 from narrowpass_int4.data import hessian, observation
 from narrowpass_int4.data.hessian import Hessian
 from narrowpass_int4.int4 import Int4
-from narrowpass_int4.methods.absorb import divide, find_divisors
+from narrowpass_int4.scaling import divide, find_divisors
 
 pytestmark = pytest.mark.once
 

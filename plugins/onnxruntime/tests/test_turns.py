@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 
-from narrowpass_onnxruntime.turns import LOCK, turn
+from narrowpass_onnxruntime.files import LOCK, turn
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

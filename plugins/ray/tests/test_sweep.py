@@ -14,7 +14,7 @@ import pytest
 import narrowpass
 from narrowpass.errors import UsageError
 from narrowpass_ray import Judging, sweep, sweeping
-from narrowpass_ray.grid import expand, pipelines
+from narrowpass_ray.sweeping import expand, pipelines
 from narrowpass_ray.trial import Trial, run_trial
 from narrowpass_testing import model_from_text
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from narrowpass import Color, Decision
 from narrowpass.errors import PassError
 from narrowpass.framework.classify import ClassifierChain
-from narrowpass_fp16.coloring.constants import Constants, constant_of
+from narrowpass_fp16.coloring.constants import Constants, constant_of, stored_value
 from narrowpass_fp16.coloring.exactness import (
     CONTROL_FLOW,
     WHOLE,
@@ -23,10 +23,9 @@ from narrowpass_fp16.coloring.exactness import (
 )
 from narrowpass_fp16.coloring.magnitude import magnitudes, number_beyond
 from narrowpass_fp16.coloring.quantized import quantized_nodes
-from narrowpass_fp16.coloring.stored_weights import stored_value
 from narrowpass_fp16.coloring.underflow import vanishing
-from narrowpass_fp16.data.ranges import Measured
-from narrowpass_fp16.graph.schemas import FLOAT, Slot, first_version, is_float, slots
+from narrowpass_fp16.ranges import Measured
+from narrowpass_fp16.schemas import FLOAT, Slot, first_version, is_float, slots
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.io import ConvertedTensor
 from narrowpass_ir.subgraphs import Opsets, model_graphs, model_nodes

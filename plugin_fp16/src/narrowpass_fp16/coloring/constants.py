@@ -1,4 +1,4 @@
-"""Whether a constant can be held in a narrow type."""
+"""Whether a constant can be held in a narrow type, or is stored in 16 bits already."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ml_dtypes
 import onnx_ir as ir
 
 from narrowpass.runtime.processors import usable_processors
+from narrowpass_fp16.schemas import FLOAT
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.io import rounding, rounding_at_most
 from narrowpass_ir.tensors.threads import ThreadPool
@@ -85,3 +86,19 @@ class Constants:
         if found.error > _ROUNDING:
             return "it loses too much in rounding", found.error, _ROUNDING
         return "", None, None
+
+
+_NARROW = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+def stored_value(value: ir.Value | None) -> ir.Value | None:
+    """Return the initializer that a value is a Cast of; None where it is no such Cast."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Cast" or node.domain or node.outputs[0].dtype != FLOAT:
+        return None
+    source = node.inputs[0]
+    if source is None or source.const_value is None or source.is_graph_input():
+        return None
+    if not source.is_initializer() or source.const_value.dtype not in _NARROW:
+        return None
+    return source

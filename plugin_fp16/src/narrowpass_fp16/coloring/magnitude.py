@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_fp16.graph.boundaries import borders
-from narrowpass_fp16.graph.schemas import accumulator_attribute, is_float
+from narrowpass_fp16.schemas import accumulator_attribute, borders, is_float
 from narrowpass_ir.constants import constant_tensor
 
 _FORGET = {

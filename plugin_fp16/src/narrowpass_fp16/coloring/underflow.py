@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_fp16.coloring.constants import constant_of
-from narrowpass_fp16.graph.boundaries import borders
-from narrowpass_fp16.graph.schemas import is_float
+from narrowpass_fp16.schemas import borders, is_float
 from narrowpass_ir.io import elements
 
 _DEPENDS: dict[str, tuple[int, ...]] = {

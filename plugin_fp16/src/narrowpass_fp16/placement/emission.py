@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass.framework.classify import ACCUMULATE
-from narrowpass_fp16.graph.schemas import FLOAT, accumulator_attribute
 from narrowpass_fp16.placement.placement import Placement, Uses
+from narrowpass_fp16.schemas import FLOAT, accumulator_attribute
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.io import ConvertedTensor
 from narrowpass_ir.subgraphs import Opsets, model_graphs

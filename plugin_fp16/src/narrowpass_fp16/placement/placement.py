@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from narrowpass import Color
-from narrowpass_fp16.coloring.stored_weights import stored_value
-from narrowpass_fp16.graph.schemas import can_hold, is_float, slots
+from narrowpass_fp16.coloring.constants import stored_value
 from narrowpass_fp16.placement.min_cut import INFINITE, SINK, SOURCE, Network
+from narrowpass_fp16.schemas import can_hold, is_float, slots
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.subgraphs import Opsets, subgraphs
 

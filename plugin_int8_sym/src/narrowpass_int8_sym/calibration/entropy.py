@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowpass_int8_sym.calibration.histogram import Array, Histogram
+from narrowpass_int8_sym.calibration.histogram import Array, CalibrationHistogram
 
 CLIPPED = 0.01
 """The largest share of elements that a range may clip."""
@@ -31,7 +31,7 @@ _AT_ONCE = 256
 """Candidate ranges that are evaluated at once; it bounds the memory."""
 
 
-def clipping_range(histogram: Histogram, levels: int) -> tuple[int, int]:
+def clipping_range(histogram: CalibrationHistogram, levels: int) -> tuple[int, int]:
     """Choose the clipping range, in bins.
 
     Where one end is fixed, or there are up to 48 bins on each side, the search is exhaustive. Else
@@ -74,7 +74,7 @@ def _around(place: int, interval: tuple[int, int], side: int) -> tuple[int, int]
     return max(place - reach, interval[0]), min(place + reach, interval[1])
 
 
-def divergence(histogram: Histogram, below: Array, above: Array, levels: int) -> Array:
+def divergence(histogram: CalibrationHistogram, below: Array, above: Array, levels: int) -> Array:
     """Return KL(P || Q) of clipping ranges, in nats.
 
     It is computed for each level, from prefix sums over the bins.

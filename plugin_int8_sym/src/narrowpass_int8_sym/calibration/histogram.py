@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass import Histogram as Compact
+from narrowpass import Histogram
 from narrowpass.errors import DataError
 from narrowpass.runtime.meters import Counts
 
@@ -24,7 +24,7 @@ _SHOWN = 64
 """Bins of a histogram in a report; one more where zero would not be an edge."""
 
 
-class Histogram:
+class CalibrationHistogram:
     """Bins of equal width that cover a range and zero, and the elements counted in them.
 
     Zeros are counted apart: int8 holds them exactly, whatever the range, and after a ReLU they
@@ -108,7 +108,7 @@ class Histogram:
             f"{self._high:g}; samples must be the same each time they are gone through"
         )
 
-    def compact(self, low: float, high: float) -> Compact:
+    def compact(self, low: float, high: float) -> Histogram:
         """Return the histogram for reports, with neighbouring bins merged.
 
         Args:
@@ -121,7 +121,7 @@ class Histogram:
         padded = np.pad(self.counts, (first, -(first + len(self.counts)) % size))
         start = -(self.below + first) * self.width
         counts = padded.reshape(-1, size).sum(axis=1)
-        return Compact(
+        return Histogram(
             low=start,
             high=start + len(padded) * self.width,
             counts=tuple(counts.tolist()),

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowpass_int8_sym.calibration.histogram import Array, Histogram
+from narrowpass_int8_sym.calibration.histogram import Array, CalibrationHistogram
 
 _STEPS = (64, 16, 4, 1)
 _ROUNDS = 100
@@ -33,7 +33,9 @@ _ENERGY = 0.5
 """The share of the sum of squares that outliers have at most: else they are the signal."""
 
 
-def clipping_range(histogram: Histogram, levels: int, outliers: float = 0.0) -> tuple[int, int]:
+def clipping_range(
+    histogram: CalibrationHistogram, levels: int, outliers: float = 0.0
+) -> tuple[int, int]:
     """Choose the clipping range, in bins.
 
     Args:
@@ -51,7 +53,7 @@ def clipping_range(histogram: Histogram, levels: int, outliers: float = 0.0) -> 
     return min(found, key=lambda item: item[0])[1]
 
 
-def _kept(histogram: Histogram, share: float) -> Array:
+def _kept(histogram: CalibrationHistogram, share: float) -> Array:
     """Return the counts without outliers.
 
     They are what lies beyond a gap of half the range, seen from zero: at most `share` of all
@@ -73,7 +75,9 @@ def _kept(histogram: Histogram, share: float) -> Array:
     return counts
 
 
-def error(histogram: Histogram, counts: Array, below: int, above: int, levels: int) -> float:
+def error(
+    histogram: CalibrationHistogram, counts: Array, below: int, above: int, levels: int
+) -> float:
     """Return the sum of squared errors of a clipping range, in squared bin widths.
 
     Args:
@@ -99,7 +103,7 @@ def error(histogram: Histogram, counts: Array, below: int, above: int, levels: i
     return float(costs @ counts)
 
 
-def _smooth(histogram: Histogram, counts: Array, levels: int) -> tuple[int, int]:
+def _smooth(histogram: CalibrationHistogram, counts: Array, levels: int) -> tuple[int, int]:
     """Return the best range if each element has the rounding error step² / 12."""
     below = histogram.below
     left, right = _clipping(counts[:below][::-1]), _clipping(counts[below:])
@@ -137,7 +141,7 @@ def _clipping(counts: Array) -> Array:
 
 
 def _descend(
-    histogram: Histogram, counts: Array, start: tuple[int, int], levels: int
+    histogram: CalibrationHistogram, counts: Array, start: tuple[int, int], levels: int
 ) -> tuple[float, tuple[int, int]]:
     """Search locally from a range while the error falls; return the error and the range."""
     known: dict[tuple[int, int], float] = {}

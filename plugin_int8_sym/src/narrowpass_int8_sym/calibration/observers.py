@@ -19,12 +19,12 @@ import numpy as np
 from narrowpass.errors import DataError, UsageError
 from narrowpass.runtime.meters import Counts, Extremes
 from narrowpass_int8_sym.calibration import entropy, l2
-from narrowpass_int8_sym.calibration.histogram import Histogram
+from narrowpass_int8_sym.calibration.histogram import CalibrationHistogram
 from narrowpass_int8_sym.calibration.spread import add_counts
 from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
-    from narrowpass import Histogram as Compact
+    from narrowpass import Histogram
     from narrowpass.runtime.meters import Meter
     from narrowpass_int8_sym.calibration.histogram import Array
 
@@ -53,7 +53,7 @@ class Range:
 
     low: float
     high: float
-    histogram: Compact | None = field(default=None, compare=False, repr=False)
+    histogram: Histogram | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (-math.inf < self.low <= 0.0 <= self.high < math.inf):
@@ -291,7 +291,7 @@ class HistogramObserver(MinMax):
 
     def __init__(self, value: str, calibrator: Calibrator, *, symmetric: bool) -> None:
         super().__init__(value, calibrator, symmetric=symmetric)
-        self._histogram: Histogram | None = None
+        self._histogram: CalibrationHistogram | None = None
         self._second = False
 
     def meter(self) -> Meter | None:
@@ -320,7 +320,7 @@ class HistogramObserver(MinMax):
         self._second = True
         # Else there are no elements, or all are zero.
         if self._low <= self._high and max(-self._low, self._high) >= SMALLEST:
-            self._histogram = Histogram(
+            self._histogram = CalibrationHistogram(
                 self._low, self._high, self._calibrator.bins, folded=self._symmetric
             )
 
@@ -362,7 +362,7 @@ class HistogramObserver(MinMax):
         return replace(found, histogram=histogram.compact(found.low, found.high))
 
     @abc.abstractmethod
-    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
+    def _clipping_bins(self, histogram: CalibrationHistogram) -> tuple[int, int]:
         """Return the number of bins below and above zero in the clipping range."""
 
     @property
@@ -380,7 +380,7 @@ class Percentile(HistogramObserver):
 
     options: ClassVar[tuple[str, ...]] = ("percentile", "bins")
 
-    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
+    def _clipping_bins(self, histogram: CalibrationHistogram) -> tuple[int, int]:
         below, counts = histogram.below, histogram.counts
         inside = Fraction(str(self._calibrator.percentile)) / 100
         tail = (1 - inside) / 2
@@ -402,14 +402,14 @@ class L2(HistogramObserver):
 
     options: ClassVar[tuple[str, ...]] = ("bins", "outliers")
 
-    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
+    def _clipping_bins(self, histogram: CalibrationHistogram) -> tuple[int, int]:
         return l2.clipping_range(histogram, self._levels, self._calibrator.outliers)
 
 
 class Entropy(HistogramObserver):
     """The clipping range with the least divergence; see `entropy.clipping_range`."""
 
-    def _clipping_bins(self, histogram: Histogram) -> tuple[int, int]:
+    def _clipping_bins(self, histogram: CalibrationHistogram) -> tuple[int, int]:
         return entropy.clipping_range(histogram, self._levels)
 
 

@@ -7,13 +7,13 @@ factors.
 
 from __future__ import annotations
 
-from narrowpass_int8_sym.channels.axes import ChannelAxis
-from narrowpass_int8_sym.channels.observe import (
+from narrowpass_int8_sym.channels.operand import ChannelAxis
+from narrowpass_int8_sym.channels.regions import Region, find_regions
+from narrowpass_int8_sym.channels.statistics import (
     ChannelStatistics,
     SplitStatistics,
     observe_channels,
 )
-from narrowpass_int8_sym.channels.regions import Region, find_regions
 
 __all__ = [
     "ChannelAxis",

@@ -1,4 +1,4 @@
-"""A constant operand that can be scaled by a factor for each channel of a value."""
+"""The channels of a value, and of a constant that can be scaled by a factor for each of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
+
+
+@dataclass(frozen=True)
+class ChannelAxis:
+    """A value with its channel axis.
+
+    Attributes:
+        value: the value.
+        axis: counted from the end, as broadcasting does: -1 is the last.
+    """
+
+    value: ir.Value
+    axis: int
+
 
 Array = np.ndarray[Any, Any]
 

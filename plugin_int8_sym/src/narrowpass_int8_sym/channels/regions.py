@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from narrowpass_int8_sym.channels.axes import ChannelAxis
-from narrowpass_int8_sym.channels.operand import ChannelConstant, constant_shape
+from narrowpass_int8_sym.channels.operand import ChannelAxis, ChannelConstant, constant_shape
 from narrowpass_int8_sym.channels.operators import (
     find_sink,
     find_sources,

@@ -1,15 +1,21 @@
-"""Scales the constants of a region by its factors."""
+"""Scales the constants of a region by its factors.
+
+Where no existing constant can be scaled, a Mul by factors is inserted before matmuls.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_int8_sym.channels.operand import ChannelConstant
+from narrowpass_int8_sym.channels.operand import ChannelAxis, ChannelConstant
+from narrowpass_int8_sym.channels.operators import find_sink
 from narrowpass_int8_sym.channels.regions import Region
-from narrowpass_ir.subgraphs import nested_graphs
+from narrowpass_int8_sym.weights import add_initializer, taken_names
+from narrowpass_ir.subgraphs import reserve_name
 
 Array = np.ndarray[Any, Any]
 
@@ -52,28 +58,58 @@ def replace_constant(model: ir.Model, operand: ChannelConstant, array: Array) ->
         old.const_value = ir.Tensor(array, name=old.name)
         old.shape = ir.Shape(array.shape)
         return
-    name = unique_name(model, f"{old.name}.scaled")
-    new = ir.Value(
-        name=name,
-        shape=ir.Shape(array.shape),
-        type=ir.TensorType(ir.DataType.FLOAT),
-        const_value=ir.Tensor(array, name=name),
-    )
-    model.graph.initializers[name] = new
+    name = reserve_name(f"{old.name}.scaled", taken_names(model))
+    new = add_initializer(model.graph, ir.Tensor(array, name=name))
     operand.node.replace_input_with(operand.index, new)
     producer = old.producer()
     if producer is not None and not old.uses() and not old.is_graph_output():
         model.graph.remove(producer, safe=True)
 
 
-def unique_name(model: ir.Model, wanted: str) -> str:
-    """Return a name that no value or node of a model has: `wanted`, or with a number."""
-    taken: set[str | None] = set()
-    for graph in nested_graphs(model.graph):
-        taken |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
-        taken |= {value.name for node in graph for value in node.outputs}
-        taken |= {node.name for node in graph}
-    chosen, number = wanted, 1
-    while chosen in taken:
-        chosen, number = f"{wanted}.{number}", number + 1
-    return chosen
+def insert_mul(
+    model: ir.Model, value: ir.Value, weighted_nodes: Sequence[ir.Node]
+) -> Region | None:
+    """Insert a Mul by ones, [channels], before matmuls; it is the source constant of a region.
+
+    Args:
+        model: changed.
+        value: what is multiplied; its other consumers still read the value itself.
+        weighted_nodes: MatMul or Gemm with constant weights that read the value as their first
+            input; all in the model's graph.
+
+    Returns:
+        The region from the Mul to the matmuls; None where a weight cannot be changed, or the value
+        has only one channel.
+    """
+    found = [operand for node in weighted_nodes if (operand := find_sink(node, 0, -1)) is not None]
+    counts = {operand.channels for operand in found}
+    if len(found) < len(weighted_nodes) or len(counts) != 1 or counts == {1}:
+        return None
+    if any(operand.obstacle() for operand in found):
+        return None
+    (channels,) = counts
+    row_name = reserve_name(f"{value.name}.factors", taken_names(model))
+    row = add_initializer(model.graph, ir.Tensor(np.ones(channels, np.float32), name=row_name))
+    name = reserve_name(f"{value.name}.smoothed", taken_names(model))
+    output = ir.Value(name=name, type=value.type, shape=value.shape)
+    node = ir.Node("", "Mul", [value, row], outputs=[output], name=name)
+    producer = value.producer()
+    if producer is None:
+        model.graph.insert_before(model.graph[0], node)
+    else:
+        model.graph.insert_after(producer, node)
+    for weighted in weighted_nodes:
+        weighted.replace_input_with(0, output)
+    channel_axis = ChannelAxis(output, -1)
+    sinks = tuple((operand, channel_axis) for operand in found)
+    return Region((channel_axis,), (ChannelConstant(node, 1),), sinks, channels)
+
+
+def remove_mul(model: ir.Model, region: Region) -> None:
+    """Undo `insert_mul`, while the factors are still ones."""
+    (operand,) = region.sources
+    node, row = operand.node, operand.value
+    for use in tuple(node.outputs[0].uses()):
+        use.node.replace_input_with(use.idx, node.inputs[0])
+    model.graph.remove(node, safe=True)
+    del model.graph.initializers[row.name or ""]

@@ -18,19 +18,20 @@ import onnx_ir as ir
 
 from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass_int8_sym.repair.editing import Editor
-from narrowpass_int8_sym.repair.qoperator import MICROSOFT
+from narrowpass_int8_sym.repair.qoperator import (
+    FIRST_PER_CHANNEL,
+    MICROSOFT,
+    no_per_channel_scales,
+)
 from narrowpass_int8_sym.repair.quantization import (
     FLOAT,
     Quantization,
     axis_problem,
     dims_of,
+    input_of,
     is_node,
+    only_reader,
     read_quantization,
-)
-from narrowpass_int8_sym.repair.rewriting import (
-    FIRST_PER_CHANNEL,
-    no_per_channel_scales,
-    replace_node,
 )
 from narrowpass_ir.constants import constant_tensor
 
@@ -118,7 +119,7 @@ def rewrite(editor: Editor, weighted: DynamicOperator, dynamic: Collection[str])
         adding.name = editor.reserve_name(f"{name or result.name}/bias")
         editor.insert_before(last, adding)
         result = total
-    replace_node(editor, last, result)
+    editor.replace_node(last, result)
     waiting = [*reversed(weighted.between)]
     while waiting:
         node = waiting.pop(0)
@@ -171,10 +172,6 @@ def _dequantized(
     return result
 
 
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
 def _weight(
     value: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None, axis: int
 ) -> Quantization | str:
@@ -193,13 +190,13 @@ def _weight(
 
 
 def _dynamic_quantize_matmul(node: ir.Node) -> DynamicOperator | str:
-    numbers, weight = _input(node, 0), _input(node, 1)
-    how = _weight(weight, _input(node, 2), _input(node, 3), -1)
+    numbers, weight = input_of(node, 0), input_of(node, 1)
+    how = _weight(weight, input_of(node, 2), input_of(node, 3), -1)
     if isinstance(how, str):
         return how
     if numbers is None or weight is None:
         return "an operand is missing"
-    return DynamicOperator("MatMul", node, (), None, numbers, weight, how, _input(node, 4))
+    return DynamicOperator("MatMul", node, (), None, numbers, weight, how, input_of(node, 4))
 
 
 def _source(
@@ -218,26 +215,26 @@ _NOT_DYNAMIC = "its operand is not the result of a DynamicQuantizeLinear"
 
 
 def _matmul_integer_to_float(node: ir.Node) -> DynamicOperator | str:
-    integers, weight, scale = _input(node, 0), _input(node, 1), _input(node, 2)
-    how = _weight(weight, _input(node, 3), _input(node, 5), -1)
+    integers, weight, scale = input_of(node, 0), input_of(node, 1), input_of(node, 2)
+    how = _weight(weight, input_of(node, 3), input_of(node, 5), -1)
     if isinstance(how, str):
         return how
-    numbers = _source(integers, scale, _input(node, 4))
+    numbers = _source(integers, scale, input_of(node, 4))
     if numbers is None or integers is None or scale is None or weight is None:
         return _NOT_DYNAMIC
-    given = integers, scale, _input(node, 4)
-    return DynamicOperator("MatMul", node, (), given, numbers, weight, how, _input(node, 6))
+    given = integers, scale, input_of(node, 4)
+    return DynamicOperator("MatMul", node, (), given, numbers, weight, how, input_of(node, 6))
 
 
 def _integer_operator(node: ir.Node) -> DynamicOperator | str:
     """Match MatMulInteger or ConvInteger, a Cast of its accumulators and a Mul by both scales."""
-    integers, weight = _input(node, 0), _input(node, 1)
-    casting = _only_reader(node)
+    integers, weight = input_of(node, 0), input_of(node, 1)
+    casting = only_reader(node.outputs[0])
     if casting is None or not is_node(casting, "Cast") or casting.outputs[0].name is None:
         return "its int32 accumulators are read as integers"
     if casting.attributes.get_int("to", 0) != FLOAT:
         return "its int32 accumulators are cast to another type than float32"
-    scaling = _only_reader(casting)
+    scaling = only_reader(casting.outputs[0])
     if scaling is None or not is_node(scaling, "Mul"):
         return "its accumulators are not scaled by a Mul"
     factor = next((v for v in scaling.inputs if v is not casting.outputs[0]), None)
@@ -253,13 +250,13 @@ def _integer_operator(node: ir.Node) -> DynamicOperator | str:
     found = _scales(own, axis)
     if isinstance(found, str):
         return found
-    how = _weight(weight, found, _input(node, 3), axis)
+    how = _weight(weight, found, input_of(node, 3), axis)
     if isinstance(how, str):
         return how
-    numbers = _source(integers, scale, _input(node, 2))
+    numbers = _source(integers, scale, input_of(node, 2))
     if numbers is None or integers is None or weight is None:
         return _NOT_DYNAMIC
-    given = integers, scale, _input(node, 2)
+    given = integers, scale, input_of(node, 2)
     return DynamicOperator(
         _SEPARATE[node.op_type],
         scaling,
@@ -286,9 +283,3 @@ def _scales(value: ir.Value | None, axis: int) -> ir.Value | str:
         flat = ir.Tensor(np.ravel(tensor.numpy()), name=value.name)
         return ir.Value(name=value.name, const_value=flat)
     return f"the scales {value.name!r} of its weight do not lie along its channels"
-
-
-def _only_reader(node: ir.Node) -> ir.Node | None:
-    value = node.outputs[0]
-    readers = [user for user, _ in value.uses()]
-    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None

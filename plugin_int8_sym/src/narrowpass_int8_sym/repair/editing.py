@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_int8_sym.repair.quantization import FLOAT, Array, Quantization
-from narrowpass_int8_sym.storage import add_initializer, taken_names
+from narrowpass_int8_sym.weights import add_initializer, taken_names
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.subgraphs import reserve_name
 
@@ -101,6 +101,20 @@ class Editor:
         for value in read:
             self.drop_unread(value)
         self.modified = True
+
+    def replace_node(self, node: ir.Node, *values: ir.Value) -> None:
+        """Replace the results of a node by values, which get their names, and remove the node.
+
+        The names stay, because outputs of the model are identified by them.
+        """
+        for before, value in zip(node.outputs, values, strict=False):
+            name, output = before.name, before.is_graph_output()
+            before.replace_all_uses_with(value, replace_graph_outputs=output)
+            before.name = self.reserve_name(f"{name}.before")
+            value.name = name
+            if output:
+                value.type, value.shape = before.type or value.type, before.shape
+        self.remove(node)
 
     def replace_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
         """Replace an input of a node; a constant without further consumers is removed."""

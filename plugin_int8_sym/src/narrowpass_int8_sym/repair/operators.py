@@ -13,6 +13,7 @@ from narrowpass_int8_sym.repair.quantization import (
     FLOAT,
     Quantization,
     is_node,
+    only_reader,
     read_qdq,
 )
 from narrowpass_int8_sym.repair.weights import WEIGHTED
@@ -170,10 +171,10 @@ def _results(
         last = result
         if not result.uses() and not result.is_graph_output():
             continue
-        following = _only_reader(result)
+        following = only_reader(result)
         while following is not None and is_node(following, *_FUSED):
             last, direct = following.outputs[0], False
-            following = _only_reader(last)
+            following = only_reader(last)
         readers = [user for user, _ in last.uses()]
         if last.is_graph_output() or not all(is_node(u, "QuantizeLinear") for u in readers):
             return NOT_QUANTIZED
@@ -186,8 +187,3 @@ def _results(
     if not found:
         return "its result is not read"
     return tuple(quantizations), tuple(found), direct
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    readers = [user for user, _ in value.uses()]
-    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None

@@ -1,6 +1,6 @@
 """Operators in the QOperator format, such as QLinearConv: scales and zero points are inputs.
 
-Each is equivalent to a float operator between DequantizeLinear and QuantizeLinear. Its accumulators
+Each is replaced by a float operator between DequantizeLinear and QuantizeLinear. Its accumulators
 are exact, int32, while those of the float operator are rounded to float32, so that a result halfway
 between two integers may round to the other one: a difference of one step.
 """
@@ -14,11 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass_int8_sym.repair.editing import Editor
 from narrowpass_int8_sym.repair.quantization import (
+    FLOAT,
     INT32,
     Quantization,
     axis_problem,
     dims_of,
+    input_of,
+    read_qdq,
     read_quantization,
 )
 
@@ -81,14 +85,10 @@ def read_qoperator(node: ir.Node, version: int) -> QOperator | str | None:
         return str(reason)
 
 
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
 def _read(
     node: ir.Node, scale: int, zero: int, dtype: ir.DataType | None, axis: int | None = None
 ) -> Quantization:
-    found = read_quantization(_input(node, scale), _input(node, zero), dtype, axis)
+    found = read_quantization(input_of(node, scale), input_of(node, zero), dtype, axis)
     if isinstance(found, str):
         raise _UnreadError(found)
     return found
@@ -96,7 +96,7 @@ def _read(
 
 def _operand(node: ir.Node, at: Sequence[int], axis: int | None = None) -> Operand:
     """Read the integers, scale and zero point at three indices of a node's inputs."""
-    value = _input(node, at[0])
+    value = input_of(node, at[0])
     if value is None:
         raise _UnreadError(f"its input {at[0]} is missing")
     dtype = value.const_value.dtype if value.const_value is not None else value.dtype
@@ -114,7 +114,7 @@ def _operand(node: ir.Node, at: Sequence[int], axis: int | None = None) -> Opera
 
 def _bias(node: ir.Node, index: int, first: Quantization, second: Operand, alpha: float) -> Operand:
     """Read an int32 bias: its scale is that of the activation times that of the weight."""
-    value = _input(node, index)
+    value = input_of(node, index)
     if value is None:
         raise _UnreadError(f"its input {index} is missing")
     how = second.quantization
@@ -138,7 +138,7 @@ def _attributes(node: ir.Node, *without: str) -> tuple[ir.Attr, ...]:
 def _conv(node: ir.Node, version: int) -> QOperator:
     image, weight = _operand(node, (0, 1, 2)), _operand(node, (3, 4, 5), axis=0)
     operands = [image, weight]
-    if _input(node, 8) is not None:
+    if input_of(node, 8) is not None:
         operands.append(_bias(node, 8, image.quantization, weight, 1.0))
     return QOperator("Conv", tuple(operands), _read(node, 6, 7, None), _attributes(node))
 
@@ -152,12 +152,12 @@ def _gemm(node: ir.Node, version: int) -> QOperator:
     axis = 0 if node.attributes.get_int("transB", 0) else 1
     first, second = _operand(node, (0, 1, 2)), _operand(node, (3, 4, 5), axis)
     operands = [first, second]
-    if _input(node, 6) is not None:
+    if input_of(node, 6) is not None:
         alpha = node.attributes.get_float("alpha", 1.0)
         if not (math.isfinite(alpha) and alpha > 0):
             raise _UnreadError(f"its alpha is {alpha:g}: no scale of a bias follows from it")
         operands.append(_bias(node, 6, first.quantization, second, alpha))
-    result = _read(node, 7, 8, None) if _input(node, 7) is not None else None
+    result = _read(node, 7, 8, None) if input_of(node, 7) is not None else None
     return QOperator("Gemm", tuple(operands), result, _attributes(node))
 
 
@@ -174,7 +174,7 @@ def _elementwise(op_type: str, count: int) -> Reader:
 
 
 def _where(node: ir.Node, version: int) -> QOperator:
-    condition = _input(node, 0)
+    condition = input_of(node, 0)
     operands = condition, _operand(node, (1, 2, 3)), _operand(node, (4, 5, 6))
     return QOperator("Where", operands, _read(node, 7, 8, None))
 
@@ -225,3 +225,98 @@ _READERS: dict[tuple[str, str], Reader] = {
     (MICROSOFT, "QLinearSoftmax"): _softmax,
     (MICROSOFT, "QLinearWhere"): _where,
 }
+
+
+FIRST_PER_CHANNEL = 13
+"""The first operator set with a scale for each channel in Q/DQ."""
+
+
+def no_per_channel_scales(version: int) -> str:
+    """Return the reason that an operator set has no scale for each channel."""
+    return (
+        f"operator set {version} has no DequantizeLinear with a scale for each channel; run "
+        "upgrade-opset before"
+    )
+
+
+def obstacle(form: QOperator, version: int) -> str:
+    """Return why Q/DQ of an operator set cannot express a QOperator; empty where they can."""
+    axes = [each.quantization.axis for each in form.operands if isinstance(each, Operand)]
+    if version < 10:
+        return f"operator set {version} has no QuantizeLinear; run upgrade-opset before"
+    if version < FIRST_PER_CHANNEL and any(axis is not None for axis in axes):
+        return no_per_channel_scales(version)
+    return ""
+
+
+def rewrite(editor: Editor, node: ir.Node, form: QOperator) -> ir.Node:
+    """Replace a node; return the float operator, which has its name."""
+    operands: list[ir.Value | None] = [
+        editor.dequantize(node, each.value, each.quantization)
+        if isinstance(each, Operand)
+        else each
+        for each in form.operands
+    ]
+    name = node.name or node.outputs[0].name or form.op_type
+    operands += [editor.constant(node, f"{name}.axes", each) for each in form.constants]
+    result = node.outputs[0]
+    number = ir.Value(
+        name=editor.reserve_name(f"{result.name}.float"),
+        shape=result.shape,
+        type=ir.TensorType(FLOAT),
+    )
+    operator = ir.node(
+        form.op_type,
+        operands,
+        attributes={item.name: item for item in form.attributes},
+        outputs=[number],
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    editor.insert_before(node, operator)
+    if form.result is None:
+        editor.replace_node(node, number)
+    else:
+        editor.replace_node(node, editor.quantize(node, number, form.result))
+    return operator
+
+
+def rewrite_conversion(editor: Editor, node: ir.Node, version: int) -> str:
+    """Replace a Q/DQ node of onnxruntime's domain by the one of ONNX.
+
+    Returns:
+        Why it is not possible; empty where it was done.
+    """
+    found = read_qdq(node)
+    if isinstance(found, str):
+        return found
+    if found.axis is not None and version < FIRST_PER_CHANNEL:
+        return no_per_channel_scales(version)
+    source, result = node.inputs[0], node.outputs[0]
+    if source is None:
+        return "its input is missing"
+    if found.axis is not None and dims_of(source) is None:
+        return f"the rank of {source.name!r} is not known"
+    reads = node.op_type == "DequantizeLinear"
+    name = result.name or node.name or "value"
+    converted = ir.Value(
+        name=editor.reserve_name(f"{name}.standard"),
+        shape=result.shape,
+        type=ir.TensorType(FLOAT if reads else found.dtype),
+    )
+    how = Quantization(found.scale, found.zero_point, found.dtype, found.axis)
+    standard = ir.node(
+        node.op_type,
+        [source, *editor.parameters(node, name, how)],
+        attributes={} if how.axis is None else {"axis": how.axis},
+        outputs=[converted],
+        name=node.name,
+    )
+    editor.insert_before(node, standard)
+    editor.replace_node(node, converted)
+    return ""
+
+
+def is_microsoft_conversion(node: ir.Node) -> bool:
+    """Return whether a node is a Q/DQ node of onnxruntime's domain."""
+    return node.domain == MICROSOFT and node.op_type in ("QuantizeLinear", "DequantizeLinear")

@@ -168,6 +168,17 @@ def dims_of(value: ir.Value | None) -> list[int | None] | None:
     return [dim if isinstance(dim, int) else None for dim in shape]
 
 
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node; None for one that is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the node that alone reads a value, once; None where there are others."""
+    readers = [user for user, _ in value.uses()]
+    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+
+
 def is_node(node: ir.Node | None, *kinds: str) -> bool:
     """Return whether a node is one of ONNX's own operators of these names."""
     return node is not None and not node.domain and node.op_type in kinds

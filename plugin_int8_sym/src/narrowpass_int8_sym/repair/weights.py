@@ -18,7 +18,6 @@ from narrowpass_int8_sym.repair.quantization import (
     is_node,
     read_qdq,
 )
-from narrowpass_int8_sym.repair.rewriting import replace_node
 from narrowpass_ir.constants import constant_tensor
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -74,7 +73,7 @@ def fold_transpose(editor: Editor, node: ir.Node) -> bool:
     order = list(node.attributes.get_ints("perm", None) or reversed(range(integers.ndim)))
     axis = None if how.axis is None else order.index(how.axis % integers.ndim)
     stored = editor.constant(node, f"{result.name}.integers", integers.transpose(order))
-    replace_node(editor, node, editor.dequantize(node, stored, replace(how, axis=axis)))
+    editor.replace_node(node, editor.dequantize(node, stored, replace(how, axis=axis)))
     if not any(each.uses() or each.is_graph_output() for each in source.outputs):
         editor.remove(source)
     return True

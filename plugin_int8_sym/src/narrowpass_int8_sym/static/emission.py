@@ -9,11 +9,15 @@ import onnx_ir as ir
 
 from narrowpass.runtime.quantization import Parameters
 from narrowpass_int8_sym.half_precision import keep_epilogue_float32, keep_float32
-from narrowpass_int8_sym.static.bias import float_bias, quantized_bias
-from narrowpass_int8_sym.static.parameters import QuantizationParameters, Scheme
+from narrowpass_int8_sym.static.parameters import (
+    QuantizationParameters,
+    Scheme,
+    float_bias,
+    quantized_bias,
+)
 from narrowpass_int8_sym.static.selection import Selection
 from narrowpass_int8_sym.static.units import NodeUnit
-from narrowpass_int8_sym.storage import (
+from narrowpass_int8_sym.weights import (
     add_dequantize_linear,
     add_initializer,
     add_quantized_weight,

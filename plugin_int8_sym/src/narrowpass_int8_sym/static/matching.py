@@ -1,29 +1,286 @@
-"""Matches the nodes of a graph to units that can be quantized."""
+"""Matches the nodes of a graph to units that can be quantized.
+
+Nodes that together compute an elementwise function of one tensor are one unit, a pointwise region:
+a GELU written as Div, Erf, Add, Mul and Mul is one, and so is x·sigmoid(x). They round once, and a
+backend can compute them with a lookup table of 256 entries.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from narrowpass_int8_sym.static.operators import (
-    AVERAGES,
-    BINARY,
-    INT8_BINARY,
-    NOT_QUANTIZED,
-    UNARY,
-    WIDE_RANGE,
-    data_movement_operands,
-    is_activation,
-    is_constant,
-    is_float,
-    only_reader,
-)
-from narrowpass_int8_sym.static.regions import PointwiseRegion, find_pointwise_regions
 from narrowpass_int8_sym.static.units import NodeUnit, Role
 from narrowpass_int8_sym.weighted_nodes import FLOAT, WeightedNode, weighted_node_of
 from narrowpass_ir.constants import constant_tensor
+from narrowpass_ir.movement import DATA_MOVEMENT, computes, data_operands
+
+UNARY = frozenset(
+    {
+        "Abs",
+        "Ceil",
+        "Celu",
+        "Clip",
+        "Cos",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Log",
+        "Mish",
+        "Neg",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Selu",
+        "Shrink",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Swish",
+        "Tanh",
+        "ThresholdedRelu",
+    }
+)
+"""Elementwise operators of one tensor; the bounds of Clip are constants."""
+
+BINARY = frozenset(
+    {
+        "Add",
+        "Div",
+        "Max",
+        "Min",
+        "Mul",
+        "PRelu",
+        "Pow",
+        "Sub",
+    }
+)
+"""Elementwise operators of two operands: one is a scalar, or both follow from the same element."""
+
+WIDE_RANGE = frozenset(
+    {
+        "Exp",
+        "Log",
+        "Pow",
+        "Reciprocal",
+        "Sqrt",
+    }
+)
+"""Operators whose results have a dynamic range that 256 levels do not cover."""
+
+FUSED_ACTIVATIONS = frozenset({"Clip", "Relu"})
+"""Activations that are fused into the operator before them."""
+
+INT8_BINARY = frozenset(
+    {
+        "Add",
+        "Mul",
+        "Sub",
+    }
+)
+
+AVERAGES = frozenset(
+    {
+        "AveragePool",
+        "GlobalAveragePool",
+        "ReduceMean",
+    }
+)
+
+NOT_QUANTIZED = {
+    "BatchNormalization": "fold merges it into the convolution before it, where that is possible",
+    "Div": "quotients of two computed operands are not quantized",
+    "Einsum": "it is not quantized",
+    "GRU": "recurrent cells are not quantized",
+    "GroupNormalization": "normalizations lose most in int8",
+    "InstanceNormalization": "normalizations lose most in int8",
+    "LSTM": "recurrent cells are not quantized",
+    "LayerNormalization": "normalizations lose most in int8",
+    "LpNormalization": "normalizations lose most in int8",
+    "LpPool": "it is not quantized",
+    "Max": "maxima of two computed operands are not quantized",
+    "Min": "minima of two computed operands are not quantized",
+    "PRelu": "its slope differs from channel to channel",
+    "Pow": "powers of two computed operands are not quantized",
+    "RMSNormalization": "normalizations lose most in int8",
+    "RNN": "recurrent cells are not quantized",
+    "ReduceMax": "it is not quantized",
+    "ReduceSum": "it is not quantized",
+    "Where": "it is not quantized",
+}
+"""Operators that some runtimes have in int8, and why they stay float here."""
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Return whether a value is known to be a tensor of float32."""
+    return value is not None and value.dtype == FLOAT
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Return whether a value is a constant that is no graph input, which could override it."""
+    return value is not None and constant_tensor(value) is not None and not value.is_graph_input()
+
+
+def is_scalar(value: ir.Value | None, beside: ir.Value | None = None) -> bool:
+    """Return whether a value is a constant scalar that does not extend the rank of `beside`."""
+    tensor = constant_tensor(value)
+    if value is None or tensor is None or value.is_graph_input() or tensor.size != 1:
+        return False
+    rank = len(tensor.shape)
+    shape = None if beside is None else beside.shape
+    return rank <= (1 if shape is None else len(shape))
+
+
+def pointwise_operands(node: ir.Node) -> tuple[ir.Value, ...] | None:
+    """Return the computed operands of an elementwise node; None for other nodes.
+
+    Constants are left out: each is a scalar. With two operands the node is pointwise only if both
+    follow from the same element, which the caller checks.
+    """
+    if node.domain or len(node.outputs) != 1 or not is_float(node.outputs[0]):
+        return None
+    if node.op_type in UNARY:
+        first = node.inputs[0] if node.inputs else None
+        rest = [value for value in node.inputs[1:] if value is not None]
+        if first is None or not is_float(first) or is_constant(first):
+            return None
+        return (first,) if all(is_constant(value) for value in rest) else None
+    if node.op_type not in BINARY or len(node.inputs) != 2:
+        return None
+    a, b = node.inputs
+    if a is None or b is None:
+        return None
+    computed = tuple(value for value in (a, b) if not is_constant(value))
+    if not computed or not all(is_float(value) for value in computed):
+        return None
+    if len(computed) == 1:
+        number = b if computed[0] is a else a
+        return computed if is_scalar(number, computed[0]) else None
+    return computed
+
+
+def data_movement_operands(node: ir.Node) -> tuple[ir.Value, ...] | str | None:
+    """Return the data operands of a data movement operator, constants included.
+
+    Returns:
+        None for other operators; a reason where it also computes.
+    """
+    if node.domain or node.op_type not in DATA_MOVEMENT or not is_float(node.outputs[0]):
+        return None
+    operands = data_operands(node)
+    if not operands or not all(is_float(value) for value in operands):
+        return None
+    if all(is_constant(value) for value in operands):
+        return "it moves constants"
+    return computes(node) or operands
+
+
+def is_activation(node: ir.Node) -> bool:
+    """Return whether a node is a Relu or a Clip with constant bounds."""
+    return node.op_type in FUSED_ACTIVATIONS and pointwise_operands(node) is not None
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the node that alone reads a value, once; None where there are others."""
+    uses = tuple(value.uses())
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    reader: ir.Node = uses[0].node
+    return reader
+
+
+_Operands = Mapping[ir.Node, tuple[ir.Value, ...]]
+
+
+@dataclass(frozen=True)
+class PointwiseRegion:
+    """Nodes that compute an elementwise function of one tensor.
+
+    Attributes:
+        nodes: in the order of the graph.
+        root: the operand of the function.
+        result: its result, which other nodes read.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    root: ir.Value
+    result: ir.Value
+
+
+def find_pointwise_regions(
+    nodes: Iterable[ir.Node], barred: Collection[ir.Node]
+) -> list[PointwiseRegion]:
+    """Partition the pointwise nodes into regions with one result each.
+
+    A node whose two operands do not follow from the same element is in none.
+
+    Args:
+        nodes: of a graph, in order.
+        barred: nodes that must be in no region.
+    """
+    operands = {
+        node: found
+        for node in nodes
+        if node not in barred and (found := pointwise_operands(node)) is not None
+    }
+    cuts: set[ir.Value] = set()
+    while True:
+        ends = _ends(operands) | cuts
+        roots: dict[ir.Value, ir.Value] = {}
+        joins = []
+        for node, found in operands.items():
+            sources = {roots.get(v, v) if v not in ends else v for v in found}
+            if len(sources) == 1:
+                roots[node.outputs[0]] = sources.pop()
+            else:
+                joins.append(node)
+        if joins:
+            operands = {node: found for node, found in operands.items() if node not in joins}
+            continue
+        regions = [_region(value, roots[value], operands, ends) for value in roots if value in ends]
+        uses = Counter(node for region in regions for node in region.nodes)
+        shared = {node.outputs[0] for node, count in uses.items() if count > 1}
+        if not shared:
+            return regions
+        cuts |= shared
+
+
+def _ends(operands: _Operands) -> set[ir.Value]:
+    """Return the results that have a consumer that is not pointwise, or no consumer."""
+    found = set()
+    for node in operands:
+        value = node.outputs[0]
+        readers = [use.node for use in value.uses()]
+        if value.is_graph_output() or not readers or any(r not in operands for r in readers):
+            found.add(value)
+    return found
+
+
+def _region(
+    result: ir.Value, root: ir.Value, operands: _Operands, ends: Collection[ir.Value]
+) -> PointwiseRegion:
+    """Collect the nodes between a root and a result."""
+    inside: set[ir.Node] = set()
+    waiting = [result]
+    while waiting:
+        node = waiting.pop().producer()
+        if node is None or node in inside:
+            continue
+        inside.add(node)
+        waiting += [value for value in operands[node] if value is not root and value not in ends]
+    return PointwiseRegion(tuple(node for node in operands if node in inside), root, result)
+
 
 QUANTIZED = "it is quantized already"
 """The reason why a node with DequantizeLinear before it, or QuantizeLinear after it, is kept."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
+from narrowpass.errors import DataError
 from narrowpass.runtime.quantization import (
     INPUTS_TO_OUTPUT,
     WEIGHT_TO_OUTPUT,
@@ -19,16 +20,18 @@ from narrowpass.runtime.quantization import (
 )
 from narrowpass_int8_sym.calibration import Range
 from narrowpass_int8_sym.scales import LEAST_SCALE, of_magnitudes, of_range
-from narrowpass_int8_sym.static.bias import INT32_MAX, float_bias, headroom
 from narrowpass_int8_sym.static.scale_constraints import MARGIN, ScaleConstraint, solve
 from narrowpass_int8_sym.static.selection import Selection
-from narrowpass_int8_sym.static.union_find import UnionFind
 from narrowpass_int8_sym.static.units import NodeUnit, Role
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
 from narrowpass_int8_sym.weights import magnitudes
 from narrowpass_ir.constants import constant_tensor
 
+T = TypeVar("T", bound=Hashable)
 Array = np.ndarray[Any, Any]
+
+INT32_MAX = 2**31 - 1
+"""The largest int32."""
 
 
 @dataclass(frozen=True)
@@ -251,3 +254,73 @@ def _violation(
         unit.op_type, asked.inputs, asked.output, asked.weight_scales, asked.slope
     )
     return found[0] if found else None
+
+
+def headroom(weighted: WeightedNode) -> int:
+    """Return the accumulator headroom: the largest bias that cannot overflow int32.
+
+    It is below 1 where the accumulators alone can overflow.
+
+    An activation is up to 255 from its zero point, and a weight up to 127 from 0.
+    """
+    return INT32_MAX - weighted.reduction_length * 255 * 127
+
+
+def float_bias(unit: NodeUnit) -> Array:
+    """Return the bias of a unit, times beta: float64 [channels].
+
+    Raises:
+        DataError: an element is infinite or NaN.
+    """
+    tensor = constant_tensor(unit.bias)
+    if tensor is None or unit.weighted is None or unit.bias is None:
+        raise ValueError("the unit has no bias")
+    row = np.ravel(np.asarray(tensor.numpy(), np.float64))
+    if not np.isfinite(row).all():
+        raise DataError(f"bias {unit.bias.name!r} has an element that is infinite or NaN")
+    beta = unit.weighted.node.attributes.get_float("beta", 1.0) if unit.op_type == "Gemm" else 1.0
+    return np.array(np.broadcast_to(row * beta, (unit.weighted.output_channels,)))
+
+
+def quantized_bias(row: Array, operand: float, weights: Array) -> tuple[Array, Array]:
+    """Return a bias quantized to int32, and its scales.
+
+    Args:
+        row: float64 [C].
+        operand: the scale of the activation.
+        weights: float32 [] or [C]: the scales of the weight.
+
+    Returns:
+        int32 [C], and float32 [] or [C]: scale of the activation · scale of the weight.
+    """
+    scales = np.asarray(np.float32(operand) * np.asarray(weights, np.float32), np.float32)
+    whole = np.rint(row / scales.astype(np.float64))
+    return np.clip(whole, -INT32_MAX, INT32_MAX).astype(np.int32), scales
+
+
+class UnionFind(Generic[T]):
+    """Disjoint sets; an item that was never joined is a set of its own."""
+
+    def __init__(self) -> None:
+        self._parents: dict[T, T] = {}
+
+    def find(self, item: T) -> T:
+        """Return the representative of the set of `item`."""
+        root = item
+        while (parent := self._parents.get(root, root)) != root:
+            root = parent
+        while (parent := self._parents.get(item, item)) != root:
+            self._parents[item] = root
+            item = parent
+        return root
+
+    def union(self, items: Iterable[T]) -> None:
+        """Merge the sets of items."""
+        first: T | None = None
+        for item in items:
+            if first is None:
+                first = self.find(item)
+                continue
+            other = self.find(item)
+            if other != first:
+                self._parents[other] = first

@@ -28,9 +28,9 @@ from narrowpass_int8_sym.static.parameters import (
 )
 from narrowpass_int8_sym.static.selection import Selection, select_units
 from narrowpass_int8_sym.static.units import NodeUnit, Role
-from narrowpass_int8_sym.storage import taken_names
 from narrowpass_int8_sym.underflow_warnings import warn_of_values, warn_of_weights
 from narrowpass_int8_sym.weighted_nodes import WeightedNode
+from narrowpass_int8_sym.weights import taken_names
 from narrowpass_ir.inference import inferred
 
 if TYPE_CHECKING:

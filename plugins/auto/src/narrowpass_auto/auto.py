@@ -20,13 +20,12 @@ from narrowpass_auto.choice.search import Outcome, Search
 from narrowpass_auto.data import Split, generated, parse_sizes
 from narrowpass_auto.exhibits import exhibits
 from narrowpass_auto.graph.assignment import Assignment
-from narrowpass_auto.graph.naming import name_nodes
-from narrowpass_auto.graph.units import find_regions, find_units, followers
+from narrowpass_auto.graph.units import find_regions, find_units, followers, name_nodes
 from narrowpass_auto.limits import Limit
 from narrowpass_auto.measure.database import Database, default_path, processor_text
 from narrowpass_auto.measure.evaluation import Evaluation, Evaluator
 from narrowpass_auto.measure.kernels import measure_offers
-from narrowpass_auto.measure.models import model_key
+from narrowpass_auto.measure.trials import model_key
 from narrowpass_ir.arguments import suggest
 from narrowpass_ir.sizes import count_bytes
 

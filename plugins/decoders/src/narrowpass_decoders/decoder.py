@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_decoders.checking import CheckedWeights, decoder_shapes
 from narrowpass_decoders.config import Config, Rotary
-from narrowpass_decoders.emitter import Emitter, as_output, typed
-from narrowpass_decoders.parts import activation, cap, norm
-from narrowpass_decoders.weights import Weights
+from narrowpass_decoders.emitter import Emitter, activation, as_output, cap, norm, typed
+from narrowpass_decoders.weights import CheckedWeights, Weights, decoder_shapes
 
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_decoders.emitter import Emitter, as_output, typed
-from narrowpass_decoders.parts import activation, norm
+from narrowpass_decoders.emitter import Emitter, activation, as_output, norm, typed
 from narrowpass_decoders.weights import Weights
 from narrowpass_ir.errors import ModelError
 

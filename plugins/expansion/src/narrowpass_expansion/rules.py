@@ -8,21 +8,13 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from narrowpass_expansion import activations, embedding, experts, fused, indexing, norms
-from narrowpass_expansion.attention import (
-    attention,
-    group_query,
-    kv_cache,
-    multi_head,
-    packed,
-    rotary,
-)
+from narrowpass_expansion import activations, embedding, experts, fused, indexing, ml, norms
+from narrowpass_expansion.attention import attention, group_query, multi_head, rotary
 from narrowpass_expansion.emitter import Emitter
-from narrowpass_expansion.ml import classifiers, features
-from narrowpass_expansion.quantized import bnb4, matmul, qlinear, recurrent
+from narrowpass_expansion.quantized import matmul, qlinear, recurrent
 
 MICROSOFT = "com.microsoft"
-ML = classifiers.DOMAIN
+ML = ml.DOMAIN
 
 _POOL = (
     "auto_pad",
@@ -60,7 +52,7 @@ OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("", "RotaryEmbedding"): Rule(rotary.onnx_rotary, 23),
         ("", "SimplifiedLayerNormalization"): Rule(norms.rms_norm),
         ("", "Swish"): Rule(activations.swish, 24),
-        (MICROSOFT, "Attention"): Rule(packed.attention),
+        (MICROSOFT, "Attention"): Rule(multi_head.packed_attention),
         (MICROSOFT, "BiasGelu"): Rule(activations.bias_gelu),
         (MICROSOFT, "DequantizeLinear"): Rule(qlinear.dequantize),
         (MICROSOFT, "DynamicQuantizeLSTM"): Rule(recurrent.dynamic_lstm),
@@ -73,12 +65,12 @@ OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
         (MICROSOFT, "GatherBlockQuantized"): Rule(matmul.gather_block_quantized),
         (MICROSOFT, "Gelu"): Rule(activations.gelu),
         (MICROSOFT, "GroupQueryAttention"): Rule(group_query.attention),
-        (MICROSOFT, "MatMulBnb4"): Rule(bnb4.matmul_bnb4),
+        (MICROSOFT, "MatMulBnb4"): Rule(matmul.matmul_bnb4),
         (MICROSOFT, "MatMulIntegerToFloat"): Rule(matmul.matmul_integer_to_float),
         (MICROSOFT, "MatMulNBits"): Rule(matmul.matmul_nbits),
         (MICROSOFT, "MoE"): Rule(experts.mixture),
         (MICROSOFT, "MultiHeadAttention"): Rule(multi_head.attention),
-        (MICROSOFT, "QAttention"): Rule(packed.quantized_attention),
+        (MICROSOFT, "QAttention"): Rule(multi_head.quantized_attention),
         (MICROSOFT, "QEmbedLayerNormalization"): Rule(embedding.q_embed_layer_norm),
         (MICROSOFT, "QGemm"): Rule(qlinear.gemm),
         (MICROSOFT, "QLinearAdd"): Rule(qlinear.binary("Add")),
@@ -98,19 +90,19 @@ OPERATORS: Mapping[tuple[str, str], Rule] = MappingProxyType(
         (MICROSOFT, "SkipLayerNormalization"): Rule(norms.skip_layer_norm),
         (MICROSOFT, "SkipSimplifiedLayerNormalization"): Rule(norms.skip_rms_norm),
         (MICROSOFT, "TransposeMatMul"): Rule(fused.matmul),
-        (ML, "ArrayFeatureExtractor"): Rule(features.columns),
-        (ML, "Binarizer"): Rule(features.binarizer),
-        (ML, "FeatureVectorizer"): Rule(features.vectorizer),
-        (ML, "Imputer"): Rule(features.imputer),
-        (ML, "LinearClassifier"): Rule(classifiers.linear_classifier),
-        (ML, "LinearRegressor"): Rule(features.linear_regressor),
-        (ML, "Normalizer"): Rule(features.normalizer),
-        (ML, "SVMRegressor"): Rule(features.svm_regressor),
-        (ML, "Scaler"): Rule(features.scaler),
-        (ML, "TreeEnsemble"): Rule(classifiers.tree_ensemble, 5),
-        (ML, "TreeEnsembleClassifier"): Rule(classifiers.tree_classifier),
-        (ML, "TreeEnsembleRegressor"): Rule(classifiers.tree_regressor),
-        ("", "TensorScatter"): Rule(kv_cache.tensor_scatter, 24),
+        (ML, "ArrayFeatureExtractor"): Rule(ml.columns),
+        (ML, "Binarizer"): Rule(ml.binarizer),
+        (ML, "FeatureVectorizer"): Rule(ml.vectorizer),
+        (ML, "Imputer"): Rule(ml.imputer),
+        (ML, "LinearClassifier"): Rule(ml.linear_classifier),
+        (ML, "LinearRegressor"): Rule(ml.linear_regressor),
+        (ML, "Normalizer"): Rule(ml.normalizer),
+        (ML, "SVMRegressor"): Rule(ml.svm_regressor),
+        (ML, "Scaler"): Rule(ml.scaler),
+        (ML, "TreeEnsemble"): Rule(ml.tree_ensemble, 5),
+        (ML, "TreeEnsembleClassifier"): Rule(ml.tree_classifier),
+        (ML, "TreeEnsembleRegressor"): Rule(ml.tree_regressor),
+        ("", "TensorScatter"): Rule(attention.tensor_scatter, 24),
     }
 )
 """By domain, empty for ONNX's own, and type."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from narrowpass_generate.candidates import Array, Candidates, Sampler
 from narrowpass_generate.decoder import Decoder
+from narrowpass_generate.sampling import Array, Candidates, Sampler
 
 _GRAMS = (3, 2)
 """Lengths of the sequences that are looked up, in this order."""

@@ -11,12 +11,11 @@ import onnx_ir as ir
 
 from narrowpass import Decision, Pass, PassResult
 from narrowpass.errors import PassError, UpgradeError, UsageError
-from narrowpass_int4.computed import request_rounded_attention
 from narrowpass_int4.matrices import label_of
-from narrowpass_int4.options import Options
 from narrowpass_int4.plan import Plan, Rules, plan
+from narrowpass_int4.requests import request_int8_rows, request_rounded_attention
 from narrowpass_int4.rewriting import Rewriting
-from narrowpass_int4.stored import request_int8_rows
+from narrowpass_int4.settings import Options
 from narrowpass_ir.inference import inferred
 from narrowpass_ir.upgrading import upgrade
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from narrowpass import Decision
 from narrowpass_int4.layers import Loss
 from narrowpass_int4.matrices import label_of
-from narrowpass_int4.options import Options
 from narrowpass_int4.plan import Job, Left
+from narrowpass_int4.settings import Options
 from narrowpass_int4.storage.packing import Packed
 
 if TYPE_CHECKING:

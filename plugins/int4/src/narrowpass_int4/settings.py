@@ -1,7 +1,8 @@
-"""What each weight is quantized with: its integers, the block that shares a scale, the method."""
+"""The options of the pass, and what follows for each weight: integers, block and method."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,33 @@ from narrowpass_int4.data.hessian import Hessian
 from narrowpass_int4.grid import Grid
 from narrowpass_int4.layers import Choose, choice
 from narrowpass_int4.methods.gptq import gptq
-from narrowpass_int4.options import Options
 from narrowpass_int4.plan import Job
 from narrowpass_int4.storage.packing import stored_block
 from narrowpass_int4.storage.pieces import Layout, Survey, survey
+
+
+@dataclass(frozen=True)
+class Options:
+    """How weights are quantized and stored.
+
+    Attributes:
+        block: elements along K that share a scale; None for all of them.
+        symmetric: whether there are no zero points.
+        method: what chooses the integers.
+        format: ``qdq`` or ``nbits``.
+        scales: ``float16``, or ``weight`` for the dtype of the weight.
+        activations: ``float``, or ``dynamic`` for rows that are quantized when the model runs.
+        tolerance: the largest relative error of a layer; None for any.
+    """
+
+    block: int | None
+    symmetric: bool
+    method: str
+    format: str
+    scales: str
+    activations: str
+    tolerance: float | None
+
 
 Array = np.ndarray[Any, Any]
 

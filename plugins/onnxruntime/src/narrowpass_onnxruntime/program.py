@@ -31,7 +31,7 @@ from narrowpass_ir.arguments import count_of
 from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.verify import Signature
 from narrowpass_onnxruntime.model import Prepared, prepare
-from narrowpass_onnxruntime.provider.entries import LEFT_ALONE
+from narrowpass_onnxruntime.provider.options import LEFT_ALONE
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Bundle

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from provider_kit import CPU, bundles, check, cpu_session, drawn, our_session, perceptron, settings
 
 import narrowpass_onnxruntime
-from narrowpass_onnxruntime.provider import compiling, identities, kept
+from narrowpass_onnxruntime.provider import compiling, identities
 from narrowpass_onnxruntime.provider.library import ffi, lib
 from narrowpass_onnxruntime.provider.registration import NAME
 from narrowpass_xnn_cpu.command import cache as cache_command
@@ -171,7 +171,7 @@ def test_a_bundle_that_is_deleted_before_it_is_loaded(cache, monkeypatch):
     """By a process whose clock is a year ahead: for that one nobody uses it."""
     model = perceptron(WIDTH, INNER)
     our_session(model, cache_dir=str(cache))
-    find = kept.KeptBundles.find
+    find = compiling.KeptBundles.find
 
     def deleting(self, name):
         found = find(self, name)
@@ -186,7 +186,7 @@ def test_a_bundle_that_is_deleted_before_it_is_loaded(cache, monkeypatch):
         compiled.append(compile_(self, *arguments))
         return compiled[-1]
 
-    monkeypatch.setattr(kept.KeptBundles, "find", deleting)
+    monkeypatch.setattr(compiling.KeptBundles, "find", deleting)
     monkeypatch.setattr(compiling.GroupCompiler, "compile", compiling_)
     check(our_session(model, cache_dir=str(cache)), cpu_session(model), {"x": drawn(2, WIDTH)})
     assert bundles(cache) == []

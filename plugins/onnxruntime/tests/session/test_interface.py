@@ -26,7 +26,7 @@ from session_kit import (
 )
 
 from narrowpass_onnxruntime.session.binding import IOBinding
-from narrowpass_onnxruntime.session.inspection import interface_of
+from narrowpass_onnxruntime.session.metadata import interface_of
 
 
 def methods(of):

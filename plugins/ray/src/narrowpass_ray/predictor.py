@@ -1,4 +1,7 @@
-"""The class of an actor: loads a bundle once, and computes batches of rows."""
+"""The class of an actor: loads a bundle once, and computes batches of rows.
+
+A batch that fails is divided until the rows that fail stand alone.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from narrowpass.errors import DataError, UsageError
+from narrowpass.errors import DataError, PluginError, UsageError
+from narrowpass.framework.boundary import sentence
 from narrowpass_ray.feeding import Feeder, Group, Padding, chunked, fixed_rows
-from narrowpass_ray.isolate import isolate
 from narrowpass_ray.rows import Array, Column, Columns, as_column, count_rows, gather, select
 
 if TYPE_CHECKING:
     from narrowpass import Program
+
 
 Function: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 """From columns to columns, with the same number of rows in the same order."""
@@ -242,3 +246,40 @@ def filled(column: Column) -> Any:
     for row, value in enumerate(column):
         ragged[row] = empty if value is None else np.asarray(value)
     return ragged
+
+
+T = TypeVar("T")
+
+
+def isolate(
+    count: int, compute: Callable[[int, int], T]
+) -> tuple[list[tuple[range, T]], dict[int, str]]:
+    """Compute a batch; where that raises, compute its halves.
+
+    Args:
+        count: of the rows.
+        compute: computes rows from `start` to `stop`.
+
+    Returns:
+        What was computed, with the numbers of its rows; and the message for each row that cannot
+        be computed even alone. Each row is in one of the two.
+
+    Raises:
+        UsageError: that of `compute`: what the caller asked for is wrong, whatever the rows are.
+    """
+    results: list[tuple[range, T]] = []
+    errors: dict[int, str] = {}
+    waiting = [range(count)] if count else []
+    while waiting:
+        rows = waiting.pop()
+        try:
+            results.append((rows, compute(rows.start, rows.stop)))
+        except (UsageError, PluginError):
+            raise
+        except Exception as error:  # noqa: BLE001  # any error may be due to a row
+            if len(rows) == 1:
+                errors[rows.start] = sentence(error)
+                continue
+            middle = (rows.start + rows.stop) // 2
+            waiting += [range(middle, rows.stop), range(rows.start, middle)]
+    return results, errors

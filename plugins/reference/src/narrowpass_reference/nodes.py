@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_reference._evaluator import Value
-from narrowpass_reference._graph import constant_array, create_evaluator
-from narrowpass_reference._values import conform
+from narrowpass_reference._graph import conform, constant_array, create_evaluator
 
 
 class NodeEvaluator:

@@ -23,8 +23,7 @@ from narrowpass_ir.arguments import count_of
 from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.verify import Signature
 from narrowpass_reference._evaluator import Evaluator, Value
-from narrowpass_reference._graph import constant_array, create_evaluator
-from narrowpass_reference._values import conform, fresh
+from narrowpass_reference._graph import conform, constant_array, create_evaluator, fresh
 from narrowpass_reference.threads import blas_threads
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Plots and tables that passes show beside their decisions.
+"""Plots and tables of the page, most of them those that passes show beside their decisions.
 
 An exhibit (`narrowpass.Context.exhibits`) is a JSON object with a ``title`` and one of
 
@@ -16,12 +16,45 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from narrowpass_report.tables import table
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    numbers: Iterable[str] = (),
+    *,
+    method: str | None = None,
+) -> str:
+    """Return a table, whose cells are shown as text.
+
+    Args:
+        columns: the headings.
+        rows: the cells.
+        numbers: headings of the columns that are aligned to the right.
+        method: where the first cells are names of nodes: the method whose graph has them.
+    """
+    right = [' class="number"' if column in set(numbers) else "" for column in columns]
+    head = "".join(f"<th{c}>{escape(t)}</th>" for c, t in zip(right, columns, strict=True))
+    lines = (
+        "<tr>"
+        + "".join(f"<td{c}>{escape(_text(v))}</td>" for c, v in zip(right, row, strict=True))
+        + "</tr>\n"
+        for row in rows
+    )
+    nodes = "" if method is None else f' data-method="{escape(method)}"'
+    return (
+        f'<div class="scroll" tabindex="0"><table{nodes}>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{''.join(lines)}</tbody>\n</table></div>\n"
+    )
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
 
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44

@@ -1,4 +1,4 @@
-"""The page: bars and a graph for each method, and a table for each pass."""
+"""The page: bars and a graph for each method, and tables for each pass."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import base64
 import hashlib
 import importlib.resources
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
 
 from narrowpass import ReportWriter
 from narrowpass.cli.output import format_bytes
 from narrowpass_ir.sizes import count_bytes, count_nodes
-from narrowpass_report.graph import draw
-from narrowpass_report.sections import section
-from narrowpass_report.summary import summary
-from narrowpass_report.tables import table
+from narrowpass_report.exhibits import exhibit, table
+from narrowpass_report.graph import Drawing, draw
+from narrowpass_report.quantized import quantized
+from narrowpass_report.texts import PRECISIONS, dtype_name, precision
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from narrowpass.bundle import Bundle, Report
+
 
 _SCRIPTS = (
     "geometry.js",
@@ -132,3 +134,104 @@ def _content_security_policy(script: str) -> str:
 def _asset(name: str) -> str:
     folder = importlib.resources.files("narrowpass_report").joinpath("assets")
     return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+_MOST_ROWS = 5000
+"""Decisions that one table shows: browsers are slow to lay out more."""
+
+_FIELDS = ("node", "op_type", "decision", "by", "reason", "measured", "limit", "error", "sqnr")
+_NUMBERS = {"measured", "limit", "error", "sqnr"}
+
+
+def section(number: int, report: Report) -> str:
+    """Return the part of the page about one pass.
+
+    Args:
+        number: of the pass in the pipeline; links lead to ``#pass-NUMBER``.
+        report: what it decided.
+    """
+    parts = [f'<section id="pass-{number}">\n<h2><code>{escape(report.text)}</code></h2>\n']
+    for method, part in report.methods.items():
+        if len(report.methods) > 1:
+            parts.append(f"<h3>method {escape(method)}</h3>\n")
+        if part.counters:
+            parts.append(table(("counted", "times"), part.counters.items(), {"times"}))
+        parts += map(exhibit, part.exhibits)
+        parts.append(quantized(method, part.decisions))
+        if part.decisions:
+            parts.append(_decisions(method, part.decisions))
+        if not part.counters and not part.decisions:
+            parts.append('<p class="note">It found nothing to do.</p>\n')
+    return "".join([*parts, "</section>\n"])
+
+
+def _decisions(method: str, decisions: Sequence[Mapping[str, Any]]) -> str:
+    fields = [field for field in _FIELDS if any(field in decision for decision in decisions)]
+    rows = ([decision.get(field, "") for field in fields] for decision in decisions[:_MOST_ROWS])
+    columns = [field.replace("op_type", "operator") for field in fields]
+    shown = table(columns, rows, _NUMBERS, method=method)
+    more = len(decisions) - _MOST_ROWS
+    if more <= 0:
+        return f"<h3>Decisions: {len(decisions)}</h3>\n{shown}"
+    note = f'<p class="note">and {more} more, in the reports folder of the bundle</p>\n'
+    return f"<h3>Decisions: {len(decisions)}</h3>\n{shown}{note}"
+
+
+_ORDER = list(PRECISIONS)
+
+
+def summary(model: ir.Model, drawing: Drawing) -> str:
+    """Return the bars of a method."""
+    by_type = _bytes_by_type(model)
+    sized = {dtype_name(dtype): size for dtype, size in by_type.items()}
+    classes = {dtype_name(dtype): precision(dtype) for dtype in by_type}
+    kinds = {PRECISIONS[key]: drawing.precisions.get(key, 0) for key in _ORDER}
+    names = {text: key for key, text in PRECISIONS.items()}
+    colors = {key: drawing.colors[key] for key in ("green", "gray", "red")}
+    bars = [
+        _bar("Weight bytes by type", sized, classes, sizes=True),
+        _bar("Nodes by precision they compute in", kinds, names),
+        _bar("Nodes by colour decided", colors, {key: f"decided-{key}" for key in colors}),
+    ]
+    facts = (
+        (f"{count_nodes(model):,}", "nodes"),
+        (f"{drawing.casts:,}", "casts"),
+        (format_bytes(sum(sized.values())), "weights"),
+    )
+    shown = "".join(f"<div><b>{escape(value)}</b> {name}</div>" for value, name in facts)
+    return f'<div class="facts">{shown}</div>\n<div class="bars">\n{"".join(bars)}</div>\n'
+
+
+def _bytes_by_type(model: ir.Model) -> Counter[ir.DataType]:
+    """Return the bytes of initializers; one tensor used by several counts once."""
+    tensors = {
+        id(value.const_value): value.const_value
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    }
+    found: Counter[ir.DataType] = Counter()
+    for tensor in tensors.values():
+        found[tensor.dtype] += tensor.nbytes
+    return found
+
+
+def _bar(
+    title: str, parts: Mapping[str, int], classes: Mapping[str, str], *, sizes: bool = False
+) -> str:
+    total = sum(parts.values())
+    if not total:
+        return ""
+    largest = sorted(parts.items(), key=lambda item: (-item[1], item[0]))
+    pieces, words = [], []
+    for name, count in largest:
+        if count:
+            kind, share = classes[name], count / total
+            label = f"{name} {format_bytes(count) if sizes else f'{count:,}'}"
+            text = escape(f"{label} ({share:.1%})")
+            pieces.append(f'<i class="{kind}" style="flex-grow:{share:.6f}" title="{text}"></i>')
+            words.append(f'<li class="{kind}">{text}</li>')
+    return (
+        f'<div><h4>{title}</h4><div class="bar" aria-hidden="true">{"".join(pieces)}</div>'
+        f"<ul>{''.join(words)}</ul></div>\n"
+    )

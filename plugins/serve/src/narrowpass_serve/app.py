@@ -11,11 +11,11 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from narrowpass.errors import NarrowpassError
 from narrowpass_serve.completions.routes import Completions, error_document
 from narrowpass_serve.errors import RequestError, is_defect, message_of, status_of
-from narrowpass_serve.guards import BodyLimit
 from narrowpass_serve.metrics import CONTENT_TYPE
 from narrowpass_serve.protocol.inference import Inference
 from narrowpass_serve.protocol.routes import Protocol
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from narrowpass_serve.metrics import Metrics
     from narrowpass_serve.models.repository import Repository
     from narrowpass_serve.settings import Settings
+
 
 _log = logging.getLogger("narrowpass.serve")
 
@@ -91,3 +92,48 @@ def _response(request: Request, error: Exception, headers: dict[str, str]) -> Re
     openai = request.url.path.startswith("/v1/")
     document = {"error": error_document(error) if openai else message_of(error)}
     return JSONResponse(document, status, headers)
+
+
+class BodyLimit:
+    """Refuses bodies that are too long, also those that do not say how long they are.
+
+    Args:
+        app: that reads them.
+        most: bytes.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application, which is stopped where it has read too much."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value[:20]) > self._most:
+                receive = _refusing(self._most)
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._most:
+                raise _too_long(self._most)
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _refusing(most: int) -> Receive:
+    async def refuse() -> Message:
+        raise _too_long(most)
+
+    return refuse
+
+
+def _too_long(most: int) -> RequestError:
+    return RequestError(
+        f"the body is longer than {most} bytes; send less, or raise --max-body", 413
+    )

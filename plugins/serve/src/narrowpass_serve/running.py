@@ -15,7 +15,7 @@ import uvicorn
 
 from narrowpass.errors import UsageError
 from narrowpass_serve.app import create_app
-from narrowpass_serve.models.watching import watch
+from narrowpass_serve.models.repository import watch
 from narrowpass_serve.protocol.inference import Inference
 
 if TYPE_CHECKING:

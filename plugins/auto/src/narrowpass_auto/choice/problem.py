@@ -3,22 +3,29 @@
 Variables are 1 where a region takes a candidate (0 stands for its float32 form, which is always
 one). A unit that takes a candidate with conversions pays for them, unless all its neighbours on
 that side take the same candidate: two more variables for such a unit say so. SciPy's HiGHS solves
-it (Huangfu and Hall, *Parallelizing the dual revised simplex method*, 2018).
+it (Huangfu and Hall, *Parallelizing the dual revised simplex method*, 2018); what it prints is kept
+out of our standard output, which may be a JSON document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import ctypes
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from narrowpass.errors import PassError
-from narrowpass_auto.choice.quiet import without_solver_lines
 
 if TYPE_CHECKING:
     from scipy.optimize import LinearConstraint
+
 
 KEEP = ""
 """The candidate that leaves a region as it is."""
@@ -216,3 +223,49 @@ class _Rows:
         indices = np.array(self._rows, np.int32), np.array(self._columns, np.int32)
         matrix = coo_array((self._values, indices), shape=shape).tocsr()
         return LinearConstraint(matrix, self._least, self._most)
+
+
+_LOCK = threading.Lock()
+_SOLVER = b"Highs"
+
+
+@contextlib.contextmanager
+def without_solver_lines() -> Iterator[None]:
+    """Keep the solver's own lines off standard output for a while.
+
+    HiGHS prints a line there in some solutions, whatever its options. What else is written to the
+    file of standard output meanwhile, by other threads, goes to standard error afterwards. Where
+    standard output is closed, nothing is changed.
+    """
+    with _LOCK, tempfile.TemporaryFile() as held:
+        saved = _redirect(held.fileno())
+        try:
+            yield
+        finally:
+            if saved is not None:
+                _flush()
+                os.dup2(saved, 1)
+                os.close(saved)
+                held.seek(0)
+                others = [line for line in held if not line.startswith(_SOLVER)]
+                with contextlib.suppress(OSError):  # standard error is closed
+                    os.write(2, b"".join(others))
+
+
+def _redirect(target: int) -> int | None:
+    """Let standard output be another file, and return a descriptor of what it was."""
+    _flush()
+    try:
+        saved = os.dup(1)
+    except OSError:
+        return None
+    os.dup2(target, 1)
+    return saved
+
+
+def _flush() -> None:
+    """Write what Python and C have in their buffers: it belongs to the file that there is now."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).fflush(None)

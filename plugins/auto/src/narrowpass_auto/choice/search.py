@@ -19,11 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from narrowpass.errors import BackendError, PassError
-from narrowpass_auto.choice.likely import FEWEST, likely_error
-from narrowpass_auto.choice.offers import Offers, correct_times
+from narrowpass_auto.choice.offers import Offers, Sensitivity, correct_times
 from narrowpass_auto.choice.problem import KEEP, Choice, Problem, Weights
-from narrowpass_auto.choice.sensitivity import Sensitivity
-from narrowpass_auto.measure.evaluation import Evaluation
+from narrowpass_auto.measure.evaluation import FEWEST, Evaluation, likely_error
 
 if TYPE_CHECKING:
     from narrowpass_auto.limits import Limit

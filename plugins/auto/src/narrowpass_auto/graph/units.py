@@ -3,11 +3,13 @@
 A *unit* is a node of the main graph with a constant floating-point operand of two dimensions or
 more: a matmul, a convolution, an embedding. Everything else *follows* the units around it, biases
 and scales of channels, too, whatever their rank. Units that share such a constant decide together,
-since it is stored once: they are one *region*.
+since it is stored once: they are one *region*. Candidates learn by name which nodes they may
+rewrite, so each node gets one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -192,3 +194,21 @@ def _neighbours(node: ir.Node, *, forward: bool) -> list[ir.Node]:
         return [use.node for value in node.outputs for use in value.uses()]
     producers = (value.producer() for value in node.inputs if value is not None)
     return [producer for producer in producers if producer is not None]
+
+
+def name_nodes(model: ir.Model) -> int:
+    """Name each node that has no name, or one that another node has; return how many that are."""
+    nodes = list(model.graph.all_nodes())
+    taken = {node.name for node in nodes}
+    seen: set[str] = set()
+    renamed = 0
+    for node in nodes:
+        if not node.name or node.name in seen:
+            first = next((value.name for value in node.outputs if value.name), node.op_type)
+            numbered = (f"{first}.{number}" for number in itertools.count(1))
+            candidates = itertools.chain([f"{first}/{node.op_type}"], numbered)
+            node.name = next(name for name in candidates if name not in taken)
+            taken.add(node.name)
+            renamed += 1
+        seen.add(node.name)
+    return renamed

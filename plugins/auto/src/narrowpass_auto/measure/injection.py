@@ -22,6 +22,7 @@ import onnx_ir as ir
 from narrowpass.bundle import Bundle
 from narrowpass.runtime.backend import CompileOptions
 from narrowpass_auto.graph.flat import input_of
+from narrowpass_auto.measure.evaluation import copied
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Backend, Feeds, Outputs, Program
@@ -63,7 +64,7 @@ class Injection:
             for sample in range(self._samples)
         ]
         self._right = [
-            {name: _copied(value) for name, value in program.run({**fed, **silence}).items()}
+            {name: copied(value) for name, value in program.run({**fed, **silence}).items()}
             for fed, silence in zip(self._feeds, self._silence, strict=True)
         ]
 
@@ -172,10 +173,6 @@ def _with_noise(
         for use in uses:
             use.node.replace_input_with(use.idx, added.outputs[0])
     return clone
-
-
-def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _power(noise: Array) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import math
 from collections import Counter
@@ -14,20 +15,20 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass import Candidate, Context, Observer
-from narrowpass.bundle import Bundle
 from narrowpass.calibration.samples import Samples
 from narrowpass.errors import PassError, VerificationError
 from narrowpass.framework.boundary import translate_errors
 from narrowpass.framework.classify import ACTIVATIONS
-from narrowpass.runtime.backend import CompileOptions
 from narrowpass_auto.graph.flat import Flat, component_nodes
 from narrowpass_auto.graph.units import is_constant
+from narrowpass_auto.measure.evaluation import compiled
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.verify import verify
 
 if TYPE_CHECKING:
     from narrowpass.runtime.backend import Backend, Outputs, Program
     from narrowpass_auto.graph.units import Unit
+
 
 Array = np.ndarray[Any, Any]
 
@@ -122,7 +123,7 @@ class Baseline:
         self._backend, self._timed = backend, timed
         samples = [dict(feeds) for feeds in flat.samples]
         self._ctx = quiet_context(ctx, Samples("values of the model", lambda: samples))
-        with _compiled(backend, flat.model) as program:
+        with compiled(backend, flat.model) as program:
             self._right = [program.run(feeds) for feeds in flat.samples]
             self.offers = self._describe(flat.model, program, self._right)
         self.results = self._first(self._right)
@@ -148,7 +149,7 @@ class Baseline:
         }
         if len(kept) == len(self.units):
             return {}, kept, {}
-        with _compiled(self._backend, model) as program:
+        with compiled(self._backend, model) as program:
             found = [program.run(feeds) for feeds in self.flat.samples]
             offers = self._describe(model, program, found)
         changed = {index: offer for index, offer in offers.items() if index not in kept}
@@ -214,10 +215,6 @@ class Baseline:
         return {index: (row[0], row[1], row[2]) for index, row in times.items()}
 
 
-def _compiled(backend: Backend, model: ir.Model) -> Program:
-    return backend.compile(Bundle({"main": model}), CompileOptions(cache=False))
-
-
 def _noise(right: Sequence[Outputs], found: Sequence[Outputs], name: str) -> float:
     """Return the noise of an output over its power, of all samples."""
     noise = power = 0.0
@@ -264,3 +261,13 @@ def _text(attribute: ir.Attr) -> str:
         tensor = attribute.as_tensor()
         return f"{tensor.dtype.name}{list(tensor.shape)}"
     return str(attribute.value)
+
+
+def model_key(model: ir.Model) -> str:
+    """Return a hash of operators, attributes, types and shapes; weights do not count."""
+    digest = hashlib.sha256()
+    for value in model.graph.inputs:
+        digest.update(f"{value.name} {value.dtype} {value.shape}\n".encode())
+    for line in forms(list(model.graph.all_nodes())):
+        digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()[:32]

@@ -1,21 +1,29 @@
-"""Evaluates calls with onnx's reference operators, within bounds of memory and time."""
+"""Evaluates calls with onnx's reference operators, within bounds of memory and time.
+
+What is too slow there is evaluated on the target backend.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from narrowpass_constant_folding.evaluation.calls import Call
+from narrowpass import Accept, Bundle, CompileOptions
+from narrowpass.errors import NarrowpassError
+from narrowpass_constant_folding.evaluation.calls import Array, Call, Operand
 from narrowpass_constant_folding.evaluation.inference import Inference
-from narrowpass_constant_folding.evaluation.operands import Array, Operand
 from narrowpass_constant_folding.evaluation.undefined import JUDGED, undefined
 from narrowpass_ir.subgraphs import nested_graphs
 from narrowpass_reference import replacement
+
+if TYPE_CHECKING:
+    from narrowpass import Backend, Context
+
 
 _MOST_STEPS = 20_000
 _MOST_INNER_BYTES = 1 << 28
@@ -208,3 +216,53 @@ def _describe(error: BaseException) -> str:
         error = error.__cause__
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+_REFERENCE = "reference"
+
+
+class BackendEvaluation:
+    """Evaluates calls that are too slow in the reference evaluator."""
+
+    def __init__(self, target: Backend) -> None:
+        """Take the backend that evaluates."""
+        self._target = target
+
+    @classmethod
+    def of(cls, ctx: Context) -> BackendEvaluation | None:
+        """Return the evaluation on the target; None without a target, or for `reference`."""
+        target = ctx.target
+        if target is None or target.name == _REFERENCE or target.available() is not None:
+            return None
+        return cls(target)
+
+    def accepts(self, node: ir.Node) -> bool:
+        """Whether the backend runs the node itself."""
+        return isinstance(self._target.supports(node), Accept)
+
+    def run(self, call: Call) -> dict[str, Any]:
+        """Return the results of `call` by name.
+
+        Raises:
+            EvaluationError: the backend could not compile or run it.
+        """
+        inputs = [onnx.helper.make_value_info(name, proto) for name, proto in call.types().items()]
+        names = [name for name in call.results if name]
+        outputs = [onnx.ValueInfoProto(name=name) for name in names]
+        graph = onnx.helper.make_graph([call.node], "call", inputs, outputs)
+        imports = [onnx.helper.make_opsetid(*pair) for pair in call.opsets.items()]
+        model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=imports))
+        feeds = {name: operand.read() for name, operand in call.operands.items()}
+        # Kernels are constants, which is what backends have kernels for; the data is fed.
+        for name in list(call.node.input)[1:]:
+            if name in feeds and name != call.node.input[0]:
+                value = next(value for value in model.graph.inputs if value.name == name)
+                value.const_value = ir.tensor(feeds.pop(name), name=name)
+                model.graph.inputs.remove(value)
+                model.graph.initializers[name] = value
+        options = CompileOptions(cache=False)
+        try:
+            with self._target.compile(Bundle({"main": model}), options) as program:
+                return dict(program.run(feeds, outputs=names))
+        except NarrowpassError as error:
+            raise EvaluationError(f"{self._target.name}: {error}") from error

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from narrowpass_constant_folding.evaluation.calls import Call
-from narrowpass_constant_folding.evaluation.operands import Array, Operand
-from narrowpass_constant_folding.graphs.schemas import schema_of
+from narrowpass_constant_folding.evaluation.calls import Array, Call, Operand
+from narrowpass_constant_folding.graphs.matching import schema_of
 from narrowpass_ir.inferred_types import infer_node_types
 
 _OPERAND_ELEMENTS = 1024

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from narrowpass_constant_folding.evaluation.operands import Array
+from narrowpass_constant_folding.evaluation.calls import Array
 
 _FIRST_DEFINED_WIDE_SHIFT = 28
 _MOST_STEPS = 1 << 26

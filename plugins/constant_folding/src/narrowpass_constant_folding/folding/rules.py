@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import constant_of
-from narrowpass_constant_folding.graphs.schemas import Schema, schema_of
+from narrowpass_constant_folding.graphs.matching import Schema, schema_of
 from narrowpass_constant_folding.graphs.scopes import inner_nodes
 from narrowpass_constant_folding.report import Refusal
 from narrowpass_ir.subgraphs import subgraphs

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding.folding.attempt import Folded, Folder, NotFolded
-from narrowpass_constant_folding.folding.values import Values
+from narrowpass_constant_folding.folding.attempt import Folded, Folder, NotFolded, Values
 from narrowpass_constant_folding.graphs.constants import (
     Store,
     initializer_graphs,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from narrowpass_constant_folding.graphs.broadcasts import broadcast_constant
 from narrowpass_constant_folding.graphs.constants import constant_of
+from narrowpass_constant_folding.graphs.matching import broadcast_constant
 from narrowpass_constant_folding.graphs.names import Names
 from narrowpass_constant_folding.graphs.scopes import Root, inner_nodes, output_positions
 from narrowpass_constant_folding.shapes.values import ShapeValues
@@ -207,3 +207,31 @@ def _take_signature(source: ir.Value, copy: ir.Value) -> None:
     source.doc_string = copy.doc_string
     source.metadata_props.clear()
     source.metadata_props.update(copy.metadata_props)
+
+
+def clone_as(
+    node: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Iterable[ir.Attr],
+    outputs: Sequence[ir.Value],
+) -> ir.Node:
+    """Return a node of the standard domain that has the name and the comments of an old one.
+
+    Args:
+        node: the old one; it stays as it is.
+        op_type: the operator of the new one.
+        inputs: what it reads.
+        attributes: its attributes.
+        outputs: its outputs; no other node may have them.
+    """
+    return ir.Node(
+        "",
+        op_type,
+        inputs,
+        attributes,
+        outputs=outputs,
+        name=node.name,
+        doc_string=node.doc_string,
+        metadata_props=dict(node.metadata_props),
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, dtype_of, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import clone_as
+from narrowpass_constant_folding.graphs.scope import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from narrowpass_constant_folding.evaluation.backend import BackendEvaluation
+from narrowpass_constant_folding.evaluation.evaluator import BackendEvaluation
 from narrowpass_constant_folding.folding.attempt import Folder
 from narrowpass_constant_folding.folding.rules import Rules
 from narrowpass_constant_folding.folding.sizes import SizeRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from narrowpass_constant_folding.fusion.absorb import absorb
+from narrowpass_constant_folding.fusion import absorb
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import small_array
 from narrowpass_constant_folding.graphs.matching import attribute, dims_of, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import clone_as
+from narrowpass_constant_folding.graphs.scope import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 
 if TYPE_CHECKING:

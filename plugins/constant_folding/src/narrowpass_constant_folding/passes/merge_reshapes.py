@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,16 +10,15 @@ import numpy as np
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, input_of, is_op
-from narrowpass_constant_folding.graphs.nodes import clone_as
+from narrowpass_constant_folding.graphs.scope import clone_as
 from narrowpass_constant_folding.rewrite import Rewrite
 from narrowpass_constant_folding.shapes.partial import reshape_result
-from narrowpass_constant_folding.shapes.sizes import multiply_all
-from narrowpass_constant_folding.shapes.targets import constant_target
+from narrowpass_constant_folding.shapes.sizes import Element, multiply_all
 
 if TYPE_CHECKING:
     from narrowpass_constant_folding.graphs.scope import Scope
     from narrowpass_constant_folding.rewrite import Work
-    from narrowpass_constant_folding.shapes.sizes import Element
+
 
 _FAMILY = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _FIRST_RESHAPE_WITH_OPERAND = 5
@@ -173,3 +173,38 @@ def _replace(scope: Scope, node: ir.Node, source: ir.Value, target: list[int]) -
     reshape = clone_as(node, "Reshape", [source, operand], [], [output])
     scope.replace(node, reshape, {node.outputs[0]: output})
     return reshape
+
+
+Items = Sequence[Element]
+
+
+def constant_target(source: Items | None, result: Items, *, may_infer: bool) -> list[int] | None:
+    """Return a constant target with which Reshape always maps `source` to `result`.
+
+    A dimension that is the source's at the same place is written as 0, and one other as -1.
+
+    Args:
+        source: the shape of what is reshaped; None where unknown.
+        result: the shape wanted; no element may stand for -1 or for a copied dimension.
+        may_infer: whether -1 may stand beside dimensions that might be 0. If one of these is 0,
+            the Reshape fails, where it might have worked with numbers.
+
+    Returns:
+        The operand for ``allowzero=0``, or None where there is none.
+    """
+    target: list[int] = []
+    for axis, item in enumerate(result):
+        copied = source[axis] if source is not None and axis < len(source) else None
+        if isinstance(item, int) and item > 0:
+            target.append(item)
+        elif item is not None and item == copied:
+            target.append(0)
+        else:
+            target.append(-1)
+    if target.count(-1) > 1:
+        return None
+    if -1 in target and 0 in target and not may_infer:
+        return None
+    if -1 in target and result[target.index(-1)] == 0:
+        return None
+    return target

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx_ir as ir
 
+from narrowpass_constant_folding.graphs.scopes import roots
 from narrowpass_constant_folding.report import Report
-from narrowpass_constant_folding.shapes.declarations import Declarations, inner_values
 from narrowpass_constant_folding.shapes.graphs import GraphInference
 from narrowpass_constant_folding.shapes.types import Type, type_of
+from narrowpass_ir.subgraphs import nested_graphs
 
 _KEY = "narrowpass_constant_folding.shapes.derived"
 
 
-@dataclass(frozen=True)
-class _Output:
-    """What an output of the model's graph declares."""
+class _Declared(NamedTuple):
+    """The type and shape that a value declares."""
 
     type: ir.TypeProtocol | None
     shape: ir.Shape | None
@@ -51,7 +51,7 @@ def derived_types(model: ir.Model, report: Report | None = None) -> Iterator[Seq
         yield [value for _, value in inner_values(model)]
         return
     declarations = Declarations(model)
-    outputs = [_Output(value.type, value.shape) for value in model.graph.outputs]
+    outputs = [_Declared(value.type, value.shape) for value in model.graph.outputs]
     values = [value for _, value in inner_values(model)]
     computed = [value for value in model.graph.outputs if value.producer() is not None]
     hints = {value: type_of(value) for value in (*values, *computed)}
@@ -80,3 +80,50 @@ def declared_output(model: ir.Model, value: ir.Value) -> Type:
         if found is not None:
             return found
     return type_of(value)
+
+
+_NOTHING = _Declared(None, None)
+
+
+class Declarations:
+    """The types and shapes of all inner values of a model at one time.
+
+    A value is known again by its name, since a rewrite may put another in its place; where a
+    name stands for several values, by its identity.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        """Remember what `model` declares now."""
+        self._by_value: dict[ir.Value, _Declared] = {}
+        self._by_name: dict[tuple[object, str], _Declared | None] = {}
+        for root, value in inner_values(model):
+            declared = _Declared(value.type, value.shape)
+            self._by_value[value] = declared
+            if value.name:
+                key = (root, value.name)
+                self._by_name[key] = None if key in self._by_name else declared
+
+    def restore(self, model: ir.Model) -> None:
+        """Let each inner value declare what it did then; those that are new, nothing."""
+        for root, value in inner_values(model):
+            declared = self._by_name.get((root, value.name or ""))
+            if declared is None:
+                declared = self._by_value.get(value, _NOTHING)
+            if value.type is not declared.type:
+                value.type = declared.type
+            if value.shape is not declared.shape:
+                value.shape = declared.shape
+
+
+def inner_values(model: ir.Model) -> Iterator[tuple[object, ir.Value]]:
+    """Yield every value that is no constant and no input or output of the model, with its root."""
+    identifiers: list[object] = [None, *model.functions]
+    for identifier, root in zip(identifiers, roots(model), strict=True):
+        for graph in nested_graphs(root.graph):
+            if graph is not model.graph:
+                for value in graph.inputs:
+                    yield identifier, value
+            for node in graph:
+                for value in node.outputs:
+                    if not (graph is model.graph and value.is_graph_output()):
+                        yield identifier, value

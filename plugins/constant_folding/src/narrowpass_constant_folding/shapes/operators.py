@@ -10,8 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.constants import constant_of, small_array
-from narrowpass_constant_folding.graphs.matching import is_op
-from narrowpass_constant_folding.graphs.schemas import schema_of
+from narrowpass_constant_folding.graphs.matching import is_op, schema_of
 from narrowpass_constant_folding.shapes.partial import RULES, to_dim
 from narrowpass_constant_folding.shapes.sizes import Element, broadcast, named
 from narrowpass_constant_folding.shapes.types import (

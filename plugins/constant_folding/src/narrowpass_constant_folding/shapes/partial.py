@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from narrowpass_constant_folding.graphs.matching import attribute, input_of
-from narrowpass_constant_folding.shapes.elements import Elements
 from narrowpass_constant_folding.shapes.sizes import (
     Element,
     Size,
@@ -19,6 +18,7 @@ from narrowpass_constant_folding.shapes.sizes import (
     multiply_all,
 )
 from narrowpass_constant_folding.shapes.types import Dim, Dims
+from narrowpass_constant_folding.shapes.values import Elements
 
 if TYPE_CHECKING:
     from narrowpass_constant_folding.shapes.values import ShapeValues

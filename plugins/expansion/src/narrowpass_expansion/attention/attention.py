@@ -1,4 +1,7 @@
-"""ONNX's own Attention: scaled dot product attention (Vaswani et al., arXiv:1706.03762)."""
+"""ONNX's own Attention, and TensorScatter, which updates its KV cache.
+
+Scaled dot product attention: Vaswani et al., arXiv:1706.03762.
+"""
 
 from __future__ import annotations
 
@@ -171,3 +174,22 @@ def _pad_mask(e: Emitter, mask: ir.Value, keys: ir.Value) -> ir.Value:
     rest = False if kind == ir.DataType.BOOL else -np.inf
     pads = e.op("Concat", e.const([0]), missing, axis=0)
     return e.op("Pad", mask, pads, e.const(rest, kind), e.const([-1]))
+
+
+def tensor_scatter(e: Emitter) -> Sequence[ir.Value]:
+    """Emit TensorScatter: positions of a cache overwritten from a start index for each batch."""
+    past, update, starts = e.required(0, "past_cache"), e.required(1, "update"), e.input(2)
+    rank = len(e.dims(past))
+    axis = int(e.get("axis", -2)) % rank
+    if axis == 0:
+        raise Unsupported("its axis is that of batches")
+    length = e.op("Squeeze", e.dim(update, axis), e.const([0]))
+    positions = e.unsqueeze(e.op("Range", e.const(0), length, e.const(1)), 0)
+    if starts is not None:
+        positions = e.op("Add", e.unsqueeze(starts, 1), positions)
+    if str(e.get("mode", "linear")) == "circular":
+        positions = e.op("Mod", positions, e.dim(past, axis))
+    others = [i for i in range(1, rank) if i != axis]
+    positions = e.unsqueeze(positions, *others) if others else positions
+    indices = e.op("Expand", positions, e.op("Shape", update))
+    return [e.op("ScatterElements", past, indices, update, axis=axis)]

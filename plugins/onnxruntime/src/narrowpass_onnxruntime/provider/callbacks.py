@@ -7,11 +7,9 @@ import atexit
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from narrowpass_onnxruntime.provider.entries import ADDED, SPINNING
 from narrowpass_onnxruntime.provider.group import Group
-from narrowpass_onnxruntime.provider.library import failure, ffi, lib, one, ort, text
-from narrowpass_onnxruntime.provider.log import Log
-from narrowpass_onnxruntime.provider.options import Options
+from narrowpass_onnxruntime.provider.library import Log, failure, ffi, lib, one, ort, text
+from narrowpass_onnxruntime.provider.options import ADDED, SPINNING, Options
 from narrowpass_onnxruntime.provider.session import ProviderSession
 
 _PREFIX = "ep.narrowpassexecutionprovider."

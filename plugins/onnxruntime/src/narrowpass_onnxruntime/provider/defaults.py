@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from narrowpass.errors import BackendError, UsageError
-from narrowpass_onnxruntime.provider.entries import LEFT_ALONE
-from narrowpass_onnxruntime.provider.options import Options
+from narrowpass_onnxruntime.provider.options import LEFT_ALONE, Options
 from narrowpass_onnxruntime.provider.registration import NAME, register
 
 _OURS_FIRST = frozenset({"AzureExecutionProvider", "CPUExecutionProvider"})

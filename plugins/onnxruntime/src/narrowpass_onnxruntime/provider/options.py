@@ -1,4 +1,4 @@
-"""The provider's options, as text beside the provider's name."""
+"""The provider's options, as text beside its name, and the entries of a session that it knows."""
 
 from __future__ import annotations
 
@@ -76,3 +76,13 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in (*_TRUE, *_FALSE):
         raise UsageError(f"`{name}` is true or false, not {text!r}")
     return text.lower() in _TRUE
+
+
+LEFT_ALONE = "narrowpass.left_alone"
+"""1: the session stays on the providers that it names, where programs run on this one unasked."""
+
+ADDED = "narrowpass.added_initializer."
+"""With the name behind it: `SessionOptions.add_initializer` was called for this initializer."""
+
+SPINNING = "session.intra_op.allow_spinning"
+"""onnxruntime's: 0 where its threads do not spin while they wait for work."""

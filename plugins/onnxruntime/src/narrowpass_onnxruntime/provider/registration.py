@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_onnxruntime.provider.entries import ADDED
+from narrowpass_onnxruntime.provider.options import ADDED
 
 NAME = "NarrowpassExecutionProvider"
 

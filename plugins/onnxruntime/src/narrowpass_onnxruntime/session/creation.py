@@ -18,21 +18,19 @@ from narrowpass.errors import NarrowpassError, OutputError, PluginError, UsageEr
 from narrowpass.framework.config import registry_for
 from narrowpass.framework.plugins import Plugins, installed_plugins
 from narrowpass.runtime.backend import Backend, Program
-from narrowpass_onnxruntime.files import status_of
+from narrowpass_onnxruntime.files import status_of, turn
 from narrowpass_onnxruntime.narrowing import (
     is_repeatable,
     processor,
     sample_status,
     with_auto,
 )
-from narrowpass_onnxruntime.session.inspection import interface_of_program
-from narrowpass_onnxruntime.session.metadata import Interface
+from narrowpass_onnxruntime.session.metadata import Interface, interface_of_program
 from narrowpass_onnxruntime.session.options import SessionSettings
 from narrowpass_onnxruntime.session.overrides import Overrides, forget_names
 from narrowpass_onnxruntime.session.providers import ProviderOptions
 from narrowpass_onnxruntime.session.source import Opened, Source, translated
 from narrowpass_onnxruntime.session.store import Note, Store, default_folder
-from narrowpass_onnxruntime.turns import turn
 
 _WORTH_KEEPING = 1 << 16
 """Bytes of a model, external data included, from which its bundle is kept on disk."""

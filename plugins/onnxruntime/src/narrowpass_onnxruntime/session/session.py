@@ -8,19 +8,21 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
-from narrowpass.bundle import is_bundle
+from narrowpass.bundle import Bundle, is_bundle
 from narrowpass.errors import DataError, NarrowpassError, UsageError
+from narrowpass_ir.io import save_model
 from narrowpass_ir.tensors.threads import ThreadPool
 from narrowpass_onnxruntime.session.binding import IOBinding
 from narrowpass_onnxruntime.session.creation import Created, Request, create
 from narrowpass_onnxruntime.session.errors import error, is_installed, unsupported
 from narrowpass_onnxruntime.session.feeding import Feeding
 from narrowpass_onnxruntime.session.metadata import Interface, ModelMetadata, NodeArg
-from narrowpass_onnxruntime.session.optimized import write_optimized
 from narrowpass_onnxruntime.session.options import SessionSettings, check_run_options
 from narrowpass_onnxruntime.session.overrides import Overrides
 from narrowpass_onnxruntime.session.profile import Profile
@@ -122,7 +124,7 @@ class InferenceSession:
 
         if not isinstance(self._sess_options, onnxruntime.SessionOptions):
             return Overrides()
-        from narrowpass_onnxruntime.session.probing import overrides_of
+        from narrowpass_onnxruntime.session.overrides import overrides_of
 
         return overrides_of(self._sess_options, interface)
 
@@ -431,3 +433,27 @@ def _cpu_memory() -> Any:
     from onnxruntime import OrtAllocatorType, OrtMemoryInfo, OrtMemType
 
     return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)
+
+
+def write_optimized(bundle: Bundle, settings: SessionSettings) -> None:
+    """Write the model of a bundle where the settings say; nothing where they say nothing.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    path = Path(settings.optimized_path)
+    if not settings.optimized_path:
+        return
+    model = next(iter(bundle.methods.values()))
+    save_model(model, path)
+    if settings.external_name:
+        proto = onnx.load_model(path)
+        (path.parent / settings.external_name).unlink(missing_ok=True)  # onnx would append to it
+        onnx.save_model(
+            proto,
+            path,
+            save_as_external_data=True,
+            all_tensors_to_one_file=True,
+            location=settings.external_name,
+            size_threshold=settings.external_least,
+        )

@@ -17,8 +17,7 @@ from narrowpass.errors import ModelError, NarrowpassError, VerificationError
 from narrowpass_ir.io import load_model, load_proto
 from narrowpass_onnxruntime.files import status_of
 from narrowpass_onnxruntime.session.errors import ErrorName, error, unsupported
-from narrowpass_onnxruntime.session.inspection import OVERRIDABLE_SINCE, interface_of
-from narrowpass_onnxruntime.session.metadata import Interface
+from narrowpass_onnxruntime.session.metadata import OVERRIDABLE_SINCE, Interface, interface_of
 
 _ORT_IDENTIFIER = b"ORTM"
 """What bytes 4 to 8 of a file in onnxruntime's own format are."""

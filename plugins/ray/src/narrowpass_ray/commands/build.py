@@ -7,8 +7,12 @@ import click
 from narrowpass.cli.options import pipeline_option
 from narrowpass.cli.output import format_bytes, progress
 from narrowpass.cli.state import State, pass_state
-from narrowpass_ray.commands.functions import imported
-from narrowpass_ray.commands.options import address_option, concurrency_option, cpus_option
+from narrowpass_ray.commands.options import (
+    address_option,
+    concurrency_option,
+    cpus_option,
+    imported,
+)
 
 
 @click.command()

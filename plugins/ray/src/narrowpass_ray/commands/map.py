@@ -16,8 +16,12 @@ from narrowpass.cli.options import (
 from narrowpass.cli.output import print_json, progress
 from narrowpass.cli.state import State, pass_state
 from narrowpass.errors import UsageError
-from narrowpass_ray.commands.functions import imported
-from narrowpass_ray.commands.options import address_option, concurrency_option, cpus_option
+from narrowpass_ray.commands.options import (
+    address_option,
+    concurrency_option,
+    cpus_option,
+    imported,
+)
 
 FAILED = 1
 """The exit code where shards were not written, or rows have errors."""

@@ -108,7 +108,7 @@ def sweep(
     from narrowpass.driver import check_source
     from narrowpass_ir.io import load_model
     from narrowpass_ray import sweeping
-    from narrowpass_ray.grid import pipelines
+    from narrowpass_ray.sweeping import pipelines
     from narrowpass_ray.trial import Judging
 
     check_source(model)

@@ -22,8 +22,12 @@ from narrowpass_reference.operators.learning import (
     TreeEnsemble,
     TreeEnsembleRegressor,
 )
-from narrowpass_reference.operators.narrow import ACCUMULATING, accumulating
-from narrowpass_reference.operators.normalization import LayerNormalization, RMSNormalization
+from narrowpass_reference.operators.narrow import (
+    ACCUMULATING,
+    LayerNormalization,
+    RMSNormalization,
+    accumulating,
+)
 from narrowpass_reference.operators.numeric import (
     GatherElements,
     GatherND,
@@ -50,8 +54,7 @@ from narrowpass_reference.operators.pools import (
 )
 from narrowpass_reference.operators.quantization import QuantizeLinear
 from narrowpass_reference.operators.recurrent import RecurrentOperator
-from narrowpass_reference.operators.resize import Resize
-from narrowpass_reference.operators.sampling import GridSample, RoiAlign, Upsample
+from narrowpass_reference.operators.sampling import GridSample, Resize, RoiAlign, Upsample
 
 Array = np.ndarray[Any, Any]
 

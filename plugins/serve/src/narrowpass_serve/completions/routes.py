@@ -16,8 +16,12 @@ from starlette.types import Receive, Scope, Send
 
 from narrowpass_serve.completions.documents import Answer, usage_of
 from narrowpass_serve.completions.engine import Event, SequenceRequest
-from narrowpass_serve.completions.parameters import Parameters, read_parameters
-from narrowpass_serve.completions.prompts import read_messages, read_prompts
+from narrowpass_serve.completions.requests import (
+    Parameters,
+    read_messages,
+    read_parameters,
+    read_prompts,
+)
 from narrowpass_serve.errors import RequestError, message_of, status_of
 from narrowpass_serve.json_body import read_object
 

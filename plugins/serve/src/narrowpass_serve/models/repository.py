@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -18,6 +19,7 @@ from narrowpass_serve.threads import start
 if TYPE_CHECKING:
     from narrowpass import Plugins
     from narrowpass_serve.metrics import Metrics
+
 
 _log = logging.getLogger("narrowpass.serve")
 
@@ -206,3 +208,23 @@ class Repository:
             start(closing)
         except NarrowpassError:  # better late than never
             served.close()
+
+
+async def watch(repository: Repository, every: float) -> None:
+    """Look at the files of the loaded models, and load what was replaced; never returns.
+
+    A replacement that cannot be loaded is a warning: what was served still is.
+
+    Args:
+        repository: whose models.
+        every: seconds between two looks.
+    """
+    while True:
+        await asyncio.sleep(every)
+        for name in await asyncio.to_thread(repository.changed):
+            try:
+                served = await asyncio.to_thread(repository.load, name)
+            except Exception as error:  # noqa: BLE001  # the next look must come, whatever this was
+                _log.warning("model %r was replaced, but the former one is served: %s", name, error)
+            else:
+                _log.info("model %r was replaced; version %s is served", name, served.version)

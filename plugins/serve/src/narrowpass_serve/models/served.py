@@ -14,8 +14,7 @@ import numpy as np
 from narrowpass.errors import NarrowpassError, UsageError
 from narrowpass_serve.completions.engine import Engine
 from narrowpass_serve.errors import RequestError
-from narrowpass_serve.models.batches import run_batch
-from narrowpass_serve.models.instance import Instance
+from narrowpass_serve.models.instance import Instance, run_batch
 from narrowpass_serve.models.methods import Method
 from narrowpass_serve.models.queueing import Arrays, Job, JobQueue
 from narrowpass_serve.models.sources import Source

@@ -14,7 +14,6 @@ import numpy as np
 from narrowpass.errors import UsageError
 from narrowpass_serve.errors import RequestError, is_defect, message_of, status_of
 from narrowpass_serve.json_body import IN_LOOP
-from narrowpass_serve.protocol.datatypes import BYTES, DTYPES, datatype_of_array
 from narrowpass_serve.protocol.grpc_messages import METHODS, SERVICE, create_messages
 from narrowpass_serve.protocol.requests import (
     InferRequest,
@@ -22,7 +21,15 @@ from narrowpass_serve.protocol.requests import (
     check_output,
     check_parameters,
 )
-from narrowpass_serve.protocol.tensors import check_shape, from_bytes, strings_of, to_bytes
+from narrowpass_serve.protocol.tensors import (
+    BYTES,
+    DTYPES,
+    check_shape,
+    datatype_of_array,
+    from_bytes,
+    strings_of,
+    to_bytes,
+)
 
 if TYPE_CHECKING:
     from narrowpass_serve.models.methods import Method

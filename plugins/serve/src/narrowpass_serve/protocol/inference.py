@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from narrowpass_serve.errors import RequestError
 from narrowpass_serve.models.queueing import Arrays
-from narrowpass_serve.protocol.datatypes import datatype_of
 from narrowpass_serve.protocol.requests import InferRequest
+from narrowpass_serve.protocol.tensors import datatype_of
 
 if TYPE_CHECKING:
     from narrowpass_ir.verify import ValueSpec

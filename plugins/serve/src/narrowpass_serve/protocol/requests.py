@@ -10,8 +10,7 @@ from narrowpass_ir.arguments import kind_of, suggest
 from narrowpass_serve.errors import RequestError
 from narrowpass_serve.json_body import parse_object
 from narrowpass_serve.models.queueing import Arrays
-from narrowpass_serve.protocol.datatypes import datatype_of
-from narrowpass_serve.protocol.tensors import check_shape, from_bytes, from_json
+from narrowpass_serve.protocol.tensors import check_shape, datatype_of, from_bytes, from_json
 
 if TYPE_CHECKING:
     from narrowpass_serve.models.methods import Method

@@ -12,9 +12,8 @@ from starlette.routing import Route
 
 from narrowpass_serve.errors import RequestError
 from narrowpass_serve.json_body import IN_LOOP, parse_object
-from narrowpass_serve.protocol.datatypes import datatype_of_array
 from narrowpass_serve.protocol.requests import read_request
-from narrowpass_serve.protocol.tensors import Array, to_bytes, to_json
+from narrowpass_serve.protocol.tensors import Array, datatype_of_array, to_bytes, to_json
 
 if TYPE_CHECKING:
     from narrowpass_serve.protocol.inference import Inference, Inferred

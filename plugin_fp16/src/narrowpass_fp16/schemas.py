@@ -1,13 +1,18 @@
-"""Which inputs and outputs of a node have one type, and which types those may be: from ONNX."""
+"""Which inputs and outputs of a node have one type, and which types those may be: from ONNX.
+
+Also which values of a subgraph or function are those of the node around it.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
+
+from narrowpass_ir.subgraphs import subgraphs
 
 FLOAT = ir.DataType.FLOAT
 """The wide type."""
@@ -145,3 +150,34 @@ def is_float(value: ir.Value) -> bool:
     if value.dtype is None and value.const_value is not None:
         return bool(value.const_value.dtype == FLOAT)
     return value.dtype == FLOAT and isinstance(value.type, ir.TensorType)
+
+
+def borders(model: ir.Model, node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Yield what goes where at the borders of subgraphs and functions: from, to."""
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        yield from _pairs(node.inputs, function.inputs)
+        yield from _pairs(function.outputs, node.outputs)
+    elif not node.domain and node.op_type == "If":
+        for graph in subgraphs(node):
+            yield from _pairs(graph.outputs, node.outputs)
+    elif not node.domain and node.op_type == "Loop":
+        for body in subgraphs(node):
+            yield from _pairs(node.inputs[2:], body.inputs[2:])
+            yield from _pairs(body.outputs[1:], body.inputs[2:])
+            yield from _pairs(body.outputs[1:], node.outputs)
+            yield from _pairs(node.inputs[2:], node.outputs)
+    elif not node.domain and node.op_type == "Scan":
+        for body in subgraphs(node):
+            states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+            yield from _pairs(node.inputs, body.inputs)
+            yield from _pairs(body.outputs[:states], body.inputs[:states])
+            yield from _pairs(body.outputs, node.outputs)
+
+
+def _pairs(
+    sources: Iterable[ir.Value | None], targets: Iterable[ir.Value]
+) -> Iterator[tuple[ir.Value, ir.Value]]:
+    for source, target in zip(sources, targets, strict=False):
+        if source is not None:
+            yield source, target

@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from narrowpass import Color, Decision
 from narrowpass.errors import PassError, UpgradeError
-from narrowpass_fp16.graph.schemas import first_version, is_float, slots
+from narrowpass_fp16.schemas import first_version, is_float, slots
 from narrowpass_ir.inference import inferred
 from narrowpass_ir.subgraphs import Opsets, model_nodes
 from narrowpass_ir.upgrading import upgrade
 
 if TYPE_CHECKING:
     from narrowpass import Context
+
 
 FIRST = {ir.DataType.FLOAT16: 6, ir.DataType.BFLOAT16: 13}
 """The operator sets from which Cast has a type."""

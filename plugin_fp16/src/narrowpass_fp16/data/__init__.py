@@ -1,1 +1,0 @@
-"""Ranges of values, measured on samples."""

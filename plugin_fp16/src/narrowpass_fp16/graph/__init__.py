@@ -1,1 +1,0 @@
-"""Schemas, opset versions, and the boundaries of subgraphs and functions."""

@@ -1,1 +1,0 @@
-"""Folds arithmetic with constants into the weights of the operator before it."""
