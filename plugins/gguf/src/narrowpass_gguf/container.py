@@ -1,7 +1,6 @@
 """The walk over a header before it is read: every length and count must lie inside the file.
 
-`gguf.GGUFReader` trusts them: behind the end of a file it goes on with empty arrays, as often as a
-count says.
+`gguf.GGUFReader` takes them as they are.
 """
 
 from __future__ import annotations
