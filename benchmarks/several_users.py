@@ -78,7 +78,7 @@ def by_llama(options: argparse.Namespace, users: int) -> Step:
     log = llama_cpp.llama_log_callback(lambda level, text, data: None)
     llama_cpp.llama_log_set(log, None)
     settings = llama_cpp.llama_model_default_params()
-    settings.use_extra_bufts = False  # repacked weights end in a crash where there is AMX
+    settings.use_extra_bufts = False  # no repacked weights, as in the page
     model = llama_cpp.llama_model_load_from_file(str(options.gguf).encode(), settings)
     rows = options.depth + options.tokens + 16
     context = llama_cpp.llama_context_default_params()

@@ -21,6 +21,8 @@ PROJECTS = sorted(
     for file in ROOT.glob(f"{pattern}/pyproject.toml")
 )
 
+FINDINGS = sorted((ROOT / "findings").glob("*.sh"))
+
 LIBRARIES = {
     "narrowpass-decoders",
     "narrowpass-expansion",
@@ -235,3 +237,31 @@ def test_processors_are_counted_in_one_place() -> None:
         # The library for models imports nothing of the core; it has four threads at most.
         "core/src/narrowpass_ir/tensors/streaming.py",
     }
+
+
+@pytest.mark.parametrize("file", FINDINGS, ids=lambda file: file.stem)
+def test_a_finding_stands_alone(file: Path) -> None:
+    """It installs exact versions into a folder of its own, runs none of our code, and can fail."""
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("#!/usr/bin/env bash\n# ")
+    assert os.access(file, os.X_OK)
+    for part in (
+        r"^# One would guess ",
+        r"^# Seen with ",
+        r"^set -eu$",
+        r"mktemp -d",
+        r"^ *assert ",
+    ):
+        assert re.search(part, text, re.MULTILINE), part
+    assert "narrowpass" not in text
+    lines = text.replace("\\\n", "").splitlines()
+    commands = [line for line in lines if line.startswith("venv/bin/pip ")]
+    assert commands
+    for command in commands:
+        values = r" --(?:dest|platform|python-version) \S+"
+        _, _, *words = re.sub(values, "", command).split()
+        packages = [word for word in words if not word.startswith("-")]
+        assert packages
+        assert [name for name in packages if not re.fullmatch(r"[\w.-]+==[\w.]+", name)] == []
+    (program,) = re.findall(r"<<'PYTHON'\n(.*)\nPYTHON\n$", text, re.DOTALL)
+    ast.parse(program)

@@ -46,7 +46,7 @@ def narrowpass_token(bundle: str, ids: list[int], threads: int) -> tuple[int, di
 
 
 def llama_token(model: str, ids: list[int], threads: int) -> tuple[int, dict[str, float]]:
-    """Return the first token. Repacked weights crash on processors with AMX, and take a while."""
+    """Return the first token. Weights are not repacked, which takes a while."""
     import llama_cpp
     import numpy as np
 

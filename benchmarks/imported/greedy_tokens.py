@@ -67,7 +67,7 @@ def by_narrowpass(model: Path, tokens: int) -> list[dict[str, Any]]:
 
 
 def by_llama_cpp(model: Path, tokens: int, prompts: list[list[int]]) -> list[dict[str, Any]]:
-    """Return what llama.cpp chooses. Its repacked weights crash on processors with AMX."""
+    """Return what llama.cpp chooses, from weights that are not repacked."""
     from llama_cpp import Llama, llama_cpp
 
     given = llama_cpp.llama_model_default_params

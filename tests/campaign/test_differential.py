@@ -78,7 +78,7 @@ def complain(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("first", range(0, 2000, 250))
 def test_random_models(first, tmp_path):
-    """Each in a process of its own, as onnxruntime divides by sizes of 0 now and then."""
+    """Each slice in a process of its own."""
     campaign, names = Campaign(tmp_path, float("inf")), levels()
     campaign.slice(first, 250, names[first // 250 % len(names)])
     check_runs(campaign.counts)

@@ -26,9 +26,8 @@ HALF_A_REGISTRY = re.compile(
     r"Schema error: std::bad_alloc"
     r"|Segmentation fault\n(?:.*\n)*?Current thread .*\n  File .*_operators\.py.* in find_schema\n"
 )
-"""What is on stderr where onnx dies of a registry of schemas for which it had no memory, if it says
-anything itself, or the line of ours that asks for a schema. protobuf counts an element before it is
-allocated, so that the destructor of a half-built function body frees what lay there before."""
+"""What is on stderr where onnx 1.23 is ended for want of memory for its schemas: its own words, or
+the line of ours that asks for a schema."""
 ACTIONS = ("build", "load", "run")
 FEW = (0, 3, 10, 40, 400)
 MANY = (*range(24), *range(24, 120, 4), *range(120, 401, 20))

@@ -1,8 +1,6 @@
 """Types and ranks of a graph's values, node by node, with ONNX's own inference.
 
-Node by node, because invalid results can be dropped between nodes: a dimension below 0,
-from a kernel window that is larger than its image, ends the process when a later
-Slice is inferred.
+Node by node, because invalid results can be dropped between nodes, before onnx reads them again.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ _TARGET = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 """Operators whose output has as many dimensions as the input of this index has elements."""
 
 READS_TYPES = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch"})
-"""Operators of whose operands onnx's inference reads the types. Where one is unknown onnx 1.23 ends
-the process, unless a model is inferred node by node, which takes three to twenty times as long."""
+"""Operators that onnx is asked about only when the types of their operands are known: a model that
+has one is inferred node by node, which takes three to twenty times as long as all at once."""
 
 KNOWN_SHAPE = "narrowpass.known_shape"
 """In `ir.Value.meta`: the dimensions of a value, for those that inference does not find."""

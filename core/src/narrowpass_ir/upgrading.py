@@ -127,7 +127,7 @@ def _conversion_problem(node: ir.Node, before: int, to: int) -> str:
     if node.op_type in READS_TYPES and any(
         value is not None and value.type is None for value in node.inputs
     ):
-        return "onnx's converter reads the types of its inputs, and one is unknown"
+        return "the types of its inputs must be known, and one is unknown"
     if node.domain:
         return ""
     if node.op_type == "Scan" and before < 9 <= to:

@@ -253,7 +253,7 @@ def random_graph(seed: int, *, zeros: bool = True) -> Graph:
 
     Args:
         seed: any number.
-        zeros: whether some have sizes of 0, at which onnxruntime has crashed.
+        zeros: whether some have sizes of 0.
     """
     g = Graph(seed, zeros=zeros)
     favorites = g.random.sample(DRAWS, 3)

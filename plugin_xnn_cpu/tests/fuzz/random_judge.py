@@ -42,12 +42,12 @@ class Finding:
 def oracle(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Feeds | None:
     """onnxruntime's results; None where it refuses."""
     if any(array.size == 0 for array in feeds.values()):
-        return apart(model, feeds)  # onnxruntime divides by sizes
+        return apart(model, feeds)
     return computed(model, feeds)
 
 
 def apart(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Feeds | None:
-    """onnxruntime's results, computed in another process, which may die of them."""
+    """onnxruntime's results, computed in another process; None where that ends without any."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from generate_kit import TEMPLATE, tokenizer_files, write_files
@@ -43,13 +44,19 @@ def test_only_a_tokenizer():
         tokenizer.render(MESSAGES)
 
 
-def test_a_panic_of_the_library_is_an_error():
-    """Rust panics where a vocabulary lacks the result of a merge: no Exception of Python's."""
-    settings = json.loads(tokenizer_files()["tokenizer.json"])
-    settings["model"] |= {"vocab": {"t": 0, "h": 1, "e": 2, "th": 3}, "merges": [["e", "th"]]}
-    settings["model"]["continuing_subword_prefix"] = "####"
-    with pytest.raises(DataError, match="the library tokenizers does not read it"):
-        Tokenizer({"tokenizer.json": json.dumps(settings).encode()})
+def test_a_panic_of_the_library_is_an_error(monkeypatch):
+    """What Rust's bindings for Python raise is no Exception."""
+    panic = type("PanicException", (BaseException,), {})
+
+    def read(text):
+        raise panic("a panic")
+
+    monkeypatch.setattr("tokenizers.Tokenizer.from_str", read)
+    with pytest.raises(DataError, match="the library tokenizers does not read it: a panic"):
+        Tokenizer({"tokenizer.json": tokenizer_files()["tokenizer.json"]})
+    monkeypatch.setattr("tokenizers.Tokenizer.from_str", lambda text: sys.exit(3))
+    with pytest.raises(SystemExit):
+        Tokenizer({"tokenizer.json": tokenizer_files()["tokenizer.json"]})
 
 
 def test_ids_that_are_none():

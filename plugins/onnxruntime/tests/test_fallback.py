@@ -1,6 +1,5 @@
 """Nodes that `xnn-cpu` has no kernel of, on onnxruntime."""
 
-import contextlib
 import os
 import warnings
 
@@ -11,10 +10,11 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
 
 import narrowpass
-from narrowpass.errors import BackendError, NarrowpassError, UsageError
+from narrowpass.errors import BackendError, UsageError
 from narrowpass_ir.inference import infer
 from narrowpass_ir.io import load_proto
 from narrowpass_onnxruntime.backend import OnnxRuntimeBackend
+from narrowpass_onnxruntime.node import node_session
 
 RNG = np.random.default_rng(3)
 
@@ -207,32 +207,41 @@ def test_an_initializer_that_may_be_overridden():
         np.testing.assert_allclose(program.run(feeds)["y"], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("x", "rois"), [((16, 17, 1), (2, 5)), ((1, 1, 4, 4), (5,)), ((), ())])
-def test_ranks_that_would_end_the_process(x, rois):
-    """onnxruntime checks declared shapes, and these are not declared."""
-    given = model("g (float x, float r) => (float y) { y = MaxRoiPool<pooled_shape=[2,2]>(x, r) }")
-    for info in (*given.graph.input, *given.graph.output):
-        info.type.tensor_type.ClearField("shape")
-    with load(given) as program, pytest.raises(BackendError, match=r"not [24]-D"):
-        program.run({"x": np.ones(x, np.float32), "r": np.zeros(rois, np.float32)})
+def alone(text, **weights):
+    """Return the session of the first node of a model; None where it is left."""
+    found = load_proto(model(text, **weights))
+    infer(found)
+    return node_session(found.graph[0], found, 1, OnnxRuntimeBackend().compile)
 
 
-@pytest.mark.parametrize("name", ["group", "strides", "dilations"])
-def test_attributes_that_would_be_divided_by(name):
-    """onnxruntime divides by some of them when a session is created: the process had ended."""
-    given = model(
-        "g (float[2,4,9] x) => (float[A,B,C] y) { y = ConvTranspose<kernel_shape=[3]>(x, w) }",
-        w=np.ones((4, 3, 3), np.float32),
-    )
-    given.graph.node[0].attribute.append(helper.make_attribute(name, 0 if name == "group" else [0]))
-    with contextlib.suppress(NarrowpassError), load(given) as program:
-        assert kernels(program)["ConvTranspose"] != "onnxruntime"
+def test_ranks_that_nodes_are_held_to(monkeypatch):
+    """Neg stands for the operators of `_RANKS`: it takes any rank."""
+    monkeypatch.setattr("narrowpass_onnxruntime.node._RANKS", {"Neg": (2,)})
+    session = alone("g (float[A,B] x) => (float[A,B] y) { y = Neg(x) }")
+    x = RNG.standard_normal((2, 3), np.float32)
+    assert np.array_equal(session.run({"x": x})["y"], -x)
+    for shape in ((), (6,), (1, 2, 3)):
+        with pytest.raises(BackendError, match=r"'x' is of \[.*\], not 2-D"):
+            session.run({"x": np.ones(shape, np.float32)})
 
 
-def test_a_weight_of_such_a_rank():
-    given = model(
-        "g (float[1,1,4,4] x) => (float[R,1,2,2] y) { y = MaxRoiPool<pooled_shape=[2,2]>(x, r) }",
-        r=np.zeros(5, np.float32),
-    )
-    with pytest.raises(BackendError, match="MaxRoiPool"):
-        load(given)
+@pytest.mark.parametrize("rank", [1, 2])
+def test_weights_of_such_ranks(rank, monkeypatch):
+    monkeypatch.setattr("narrowpass_onnxruntime.node._RANKS", {"Add": (2, 2)})
+    text = "g (float[A,B] x) => (float[A,B] y) { y = Add(x, w) }"
+    assert (alone(text, w=np.ones((1,) * rank, np.float32)) is None) == (rank == 1)
+
+
+@pytest.mark.parametrize("value", [0, -2, [2, 0]])
+@pytest.mark.parametrize("name", ["blocksize", "group", "num_groups", "kernel_shape", "strides"])
+def test_attributes_that_are_1_or_more(name, value, caplog):
+    """Of an operator that no library has: the attribute decides before anyone is asked."""
+    for given, left in ((value, True), (1, False)):
+        caplog.clear()
+        proto = model("g (float[A] x) => (float[A] y) { y = mine.Op(x) }")
+        proto.opset_import.add(domain="mine", version=1)
+        proto.graph.node[0].attribute.append(helper.make_attribute(name, given))
+        source = load_proto(proto)
+        with caplog.at_level("INFO", "narrowpass.onnxruntime"):
+            assert node_session(source.graph[0], source, 1, OnnxRuntimeBackend().compile) is None
+        assert (f"its {name} is not from 1 on" in caplog.text) == left

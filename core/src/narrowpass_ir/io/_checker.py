@@ -76,7 +76,7 @@ def check_proto(proto: onnx.ModelProto) -> str | None:
 
 
 def _is_large(tensor: onnx.TensorProto) -> bool:
-    # Not ByteSize: it serializes the tensor, and protobuf crashes where there is no memory for it.
+    # Not ByteSize: it serializes the tensor.
     counts = (len(getattr(tensor, name)) for name in _FIELDS)
     return element_count(tensor.dims) > _SMALL or any(count > _SMALL for count in counts)
 

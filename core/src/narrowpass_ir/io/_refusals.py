@@ -224,7 +224,7 @@ def _refuse_attributes(node: onnx.NodeProto, name: str) -> None:
 
 
 def _refuse_equation(text: bytes, node: onnx.NodeProto, name: str) -> None:
-    """Refuse what onnx's inference reads for ever: characters that an equation cannot have."""
+    """Refuse characters that no equation has, so that onnx need not read them."""
     if not re.fullmatch(rb"(?:[A-Za-z, ]|\.{3})*(?:->(?:[A-Za-z ]|\.{3})*)?", text):
         raise ModelError(
             f"{name}: the equation of {describe(node)} is {text!r:.80}; it can have letters, "

@@ -223,8 +223,8 @@ _NO_NAMES = {"?", "-1", "None"}
 def _forget_unknown_dimensions(proto: onnx.ModelProto) -> None:
     """Leave dimensions unknown for which exporters wrote -1 or ``?`` to say so.
 
-    All dimensions of one name have one size, which these need not; and onnx's shape inference
-    ends the process on some negative ones.
+    All dimensions of one name have one size, which these need not, and onnx's shape inference
+    computes with a number whatever it is.
     """
     for container in proto_containers(proto):
         infos = [*container.value_info]

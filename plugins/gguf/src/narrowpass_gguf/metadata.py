@@ -1,8 +1,7 @@
 """What a GGUF file says before its tensors: fields by key, and where each tensor lies.
 
 The header is walked over before it is read: every length and count must lie inside the file.
-`gguf.GGUFReader` trusts them: behind the end of a file it goes on with empty arrays, as often as a
-count says.
+`gguf.GGUFReader` takes them as they are.
 """
 
 from __future__ import annotations

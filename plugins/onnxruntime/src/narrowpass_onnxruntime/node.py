@@ -64,13 +64,13 @@ _KNOWN = frozenset(
 """Element types that onnxruntime and numpy have in common."""
 
 _RANKS = {"MaxRoiPool": (4, 2)}
-"""Ranks of operands that kernels of onnxruntime take for granted: others end the process. It checks
-the shapes that a model declares, and nodes alone have none."""
+"""Ranks of operands without which no kernel of onnxruntime is called. It checks shapes that a model
+declares, and nodes alone declare none."""
 
 _POSITIVE = frozenset(
     {"blocksize", "dilations", "group", "kernel_shape", "num_groups", "num_outputs", "strides"}
 )
-"""Attributes by which kernels of onnxruntime divide, without a look whether they are 0."""
+"""Attributes that are 1 or more in every valid node: onnxruntime is given no other ones."""
 
 _NESTED = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})

@@ -165,20 +165,19 @@ def test_what_is_not_supported_is_named(call, name):
     assert type(caught.value).__name__ == "NotImplemented"
 
 
-@pytest.mark.parametrize("kind", ["EyeLike", "RegexFullMatch", "DictVectorizer", "LabelEncoder"])
-def test_types_that_onnx_reads_without_asking(kind):
-    """Its inference of a whole graph ends the process where they are unknown."""
-    attributes = {
-        "RegexFullMatch": {"pattern": "a"},
-        "DictVectorizer": {"string_vocabulary": ["a"]},
-        "LabelEncoder": {"classes_strings": ["a"]},
-    }
-    domain = "" if kind in ("EyeLike", "RegexFullMatch") else "ai.onnx.ml"
-    nodes = [
-        helper.make_node("Mystery", ["x"], ["h"], domain="my"),
-        helper.make_node(kind, ["h"], ["y"], domain=domain, **attributes.get(kind, {})),
-    ]
-    graph = helper.make_graph(nodes, "g", [value("x", ["n"])], [value("y", ["k"])])
-    sets = [helper.make_opsetid(*each) for each in (("", 20), ("ai.onnx.ml", 1), ("my", 1))]
+@pytest.mark.parametrize("whole", [True, False])
+def test_models_that_are_inferred_node_by_node(whole, monkeypatch):
+    """Neg stands for the operators of which onnx is not given a whole graph."""
+    asked, infer_shapes = [], onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(
+        onnx.shape_inference, "infer_shapes", lambda m: asked.append(m) or infer_shapes(m)
+    )
+    kinds = {"Abs"} if whole else {"Neg"}
+    monkeypatch.setattr("narrowpass_onnxruntime.session.inspection.READS_TYPES", kinds)
+    nodes = [node("Neg", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [value("x", ["n"])], [value("y", [None])])
+    sets = [helper.make_opsetid("", 20)]
     proto = helper.make_model(graph, opset_imports=sets, ir_version=9)
-    assert [each.name for each in interface_of(proto).outputs] == ["y"]
+    (output,) = interface_of(proto).outputs
+    assert (output.name, output.shape) == ("y", ["n"])
+    assert len(asked) == whole

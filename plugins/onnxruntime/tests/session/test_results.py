@@ -137,7 +137,7 @@ def test_forms_of_text(case):
 
 
 def test_bytes_as_text():
-    """onnxruntime reads beyond the elements of such an array."""
+    """A form that onnxruntime is not asked about."""
     ours = OURS(identity(STRING, (None,)).SerializeToString())
     assert ours.run(None, {"x": np.array([b"ab", b"c"])})[0].tolist() == ["ab", "c"]
 

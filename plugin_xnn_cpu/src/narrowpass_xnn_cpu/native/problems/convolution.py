@@ -233,7 +233,7 @@ def check_transposed_output(
 ) -> None:
     """Check that the output of a transposed convolution of [N, H, W, C] is not empty.
 
-    XNNPACK has a use after free for empty outputs.
+    XNNPACK is not given one that is.
     """
     extent = attributes.extent(kernel_size)
     for axis in (0, 1):

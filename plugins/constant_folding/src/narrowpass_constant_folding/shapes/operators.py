@@ -199,7 +199,7 @@ def _run(
         if name and type_ != UNKNOWN and (type_.other or type_.dtype is not None)
     }
     if any(name and name not in given for name in inputs):
-        # ONNX's inference reads the types of all inputs without asking whether they are known.
+        # ONNX's inference is asked where the types of all inputs are known.
         return (UNKNOWN,) * len(outputs)
     tensors = {
         inputs[index]: onnx.numpy_helper.from_array(np.asarray(array, order="C"), inputs[index])

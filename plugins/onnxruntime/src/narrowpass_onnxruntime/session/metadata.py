@@ -227,7 +227,7 @@ def _outputs(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
 
 
 def _reads_types(nodes: Iterable[onnx.NodeProto]) -> bool:
-    """Return whether onnx's inference of whole graphs may end the process: see `READS_TYPES`."""
+    """Return whether a model is to be inferred node by node: see `READS_TYPES`."""
     return any(
         node.op_type in READS_TYPES
         or any(
