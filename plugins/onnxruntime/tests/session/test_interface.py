@@ -173,7 +173,7 @@ def test_models_that_are_inferred_node_by_node(whole, monkeypatch):
         onnx.shape_inference, "infer_shapes", lambda m: asked.append(m) or infer_shapes(m)
     )
     kinds = {"Abs"} if whole else {"Neg"}
-    monkeypatch.setattr("narrowpass_onnxruntime.session.inspection.READS_TYPES", kinds)
+    monkeypatch.setattr("narrowpass_onnxruntime.session.metadata.READS_TYPES", kinds)
     nodes = [node("Neg", ["x"], ["y"])]
     graph = helper.make_graph(nodes, "g", [value("x", ["n"])], [value("y", [None])])
     sets = [helper.make_opsetid("", 20)]
