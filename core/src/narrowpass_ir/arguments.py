@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import numbers
 import os
 from collections.abc import Iterable
@@ -106,6 +105,8 @@ def kind_of(value: object) -> str:
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
     """Return `` (did you mean X?)`` for the known name nearest to `wrong`, else nothing."""
+    import difflib
+
     near = difflib.get_close_matches(wrong, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 

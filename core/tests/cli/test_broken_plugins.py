@@ -26,7 +26,7 @@ RAISED = [SystemExit(4), OfItsOwn("mine"), RuntimeError("boom"), RecursionError(
 
 
 @pytest.mark.parametrize("error", RAISED, ids=repr)
-@pytest.mark.parametrize("command", ["passes", "backends", "--help", "build"])
+@pytest.mark.parametrize("command", ["passes", "backends", "build"])
 def test_a_hook_that_raises(call, install, model, error, command):
     @hookimpl
     def narrowpass_passes():
@@ -41,6 +41,50 @@ def test_a_hook_that_raises(call, install, model, error, command):
     assert "plugin 'bad' of dist-bad 1.0 is left out: " + type(error).__name__ in result.err
     assert "Traceback" not in result.err
     assert "greet" in call("--help").out
+
+
+@pytest.mark.parametrize("error", RAISED, ids=repr)
+def test_a_hook_for_commands_that_raises(call, install, error):
+    @hookimpl
+    def narrowpass_commands():
+        raise error
+
+    module = types.ModuleType("bad_plugin")
+    module.narrowpass_commands = narrowpass_commands
+    install("bad", plugin=module)
+    install("good", narrowpass_commands=[click.Command("greet")])
+    result = call("--help")
+    assert "greet" in result.out
+    # Once, however often commands are looked for.
+    assert result.err.count("plugin 'bad' of dist-bad 1.0 is left out") == 1
+
+
+def test_a_plugin_that_cannot_be_imported_is_named_by_the_help(call, install):
+    install("bad", plugin=ImportError("no module named 'gone'"))
+    install("good", narrowpass_commands=[click.Command("greet")])
+    result = call("--help")
+    assert "greet" in result.out
+    assert "plugin 'bad' of dist-bad 1.0 is left out: ImportError" in result.err
+
+
+def test_the_help_calls_the_hooks_for_commands_alone(call, install):
+    called = []
+    module = types.ModuleType("heavy_plugin")
+
+    @hookimpl
+    def narrowpass_passes():
+        called.append("passes")
+        return []
+
+    @hookimpl
+    def narrowpass_commands():
+        called.append("commands")
+        return [click.Command("greet")]
+
+    module.narrowpass_passes, module.narrowpass_commands = narrowpass_passes, narrowpass_commands
+    install("heavy", plugin=module)
+    assert "greet" in call("--help").out
+    assert called == ["commands"]
 
 
 @pytest.mark.parametrize("error", RAISED, ids=repr)

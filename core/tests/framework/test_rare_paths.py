@@ -31,7 +31,7 @@ from narrowpass.calibration.samples import Samples
 from narrowpass.errors import DataError, PassError, PluginError, UsageError
 from narrowpass.framework import config, option_values, options
 from narrowpass.framework.instruments.reproducer import DESCRIPTION_FILE, Reproducer, Reproduction
-from narrowpass.framework.instruments.timing import Timing
+from narrowpass.framework.instruments.standard import Timing
 from narrowpass.framework.options import construct, format_options
 from narrowpass.framework.passes import run_checked
 from narrowpass.framework.pipeline import Pipeline

@@ -77,14 +77,14 @@ class CommandLine(click.Group):
         return super().resolve_command(ctx, args)
 
     def _plugin_commands(self, ctx: click.Context) -> Mapping[str, click.Command]:
-        registry = State.of(ctx).registry
-        for name in registry.commands:
+        state = State.of(ctx)
+        for name in state.commands:
             if name in COMMANDS:
                 raise PluginError(
-                    f"command {name!r} of {registry.owner('commands', name)} has the name of a "
-                    "built-in one; leave it out with --disable-plugin or uninstall it"
+                    f"command {name!r} of {state.registry.owner('commands', name)} has the name of "
+                    "a built-in one; leave it out with --disable-plugin or uninstall it"
                 )
-        return registry.commands
+        return state.commands
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; what it printed is out when this returns.

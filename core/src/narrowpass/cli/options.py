@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,6 +158,8 @@ def parse_bytes(option: str, text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None or match[2].upper() not in _UNITS:
         raise UsageError(f"{option} {text}: this is not a size; pass 500MB or 2GiB")
+    from fractions import Fraction
+
     # As a fraction: a float would round, and overflows where somebody means no limit at all.
     return int(Fraction(match[1]) * _UNITS[match[2].upper()])
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import click
 
 from narrowpass.cli.output import visible
 from narrowpass.errors import PluginError
-from narrowpass.framework.plugins import Plugins, Registry, load_plugins
+from narrowpass.framework.plugins import PluginInfo, Plugins, Registry, load_plugins
 from narrowpass_ir.arguments import suggest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,6 +28,7 @@ class State:
     def __init__(self, disabled: tuple[str, ...] = (), *, quiet: bool = False) -> None:
         self.disabled = disabled
         self.quiet = quiet
+        self._reported: set[str] = set()
 
     @classmethod
     def of(cls, ctx: click.Context) -> State:
@@ -66,11 +67,25 @@ class State:
         from narrowpass.framework.config import registry_for
 
         registry = registry_for(self.plugins)
-        for info in registry.failed.values():
-            logging.getLogger("narrowpass").warning(
-                "plugin %r of %s is left out: %s", info.name, info.distribution, info.error
-            )
+        self._report(registry.failed)
         return registry
+
+    @property
+    def commands(self) -> Mapping[str, click.Command]:
+        """The commands of plugins by name. No other hooks are called: the help has to come soon."""
+        registry = self.plugins.registry
+        found = dict(registry.commands)
+        self._report(registry.failed_so_far)
+        return found
+
+    def _report(self, failed: Mapping[str, PluginInfo]) -> None:
+        """Warn of plugins that cannot be used, once of each."""
+        for info in failed.values():
+            if info.name not in self._reported:
+                self._reported.add(info.name)
+                logging.getLogger("narrowpass").warning(
+                    "plugin %r of %s is left out: %s", info.name, info.distribution, info.error
+                )
 
     def note(self, text: str) -> None:
         """Print a line that is no result to standard error."""

@@ -23,18 +23,19 @@ from narrowpass.errors import (
     NarrowpassError,
     PassError,
     PipelineError,
+    PluginError,
     UsageError,
     VerificationError,
 )
-from narrowpass.framework.boundary import sentence
+from narrowpass.framework.boundary import sentence, translate_errors
 from narrowpass.framework.context import check_report
-from narrowpass.framework.instruments.calls import notify, notify_failure
 from narrowpass.framework.options import HasOptions
 from narrowpass.framework.passes import Pass, PassResult, run_checked
 from narrowpass.framework.pipeline_text import Item, Parser, construct_item, parse_item
 from narrowpass_ir.arguments import kind_of
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Mapping
 
     import onnx_ir as ir
@@ -185,8 +186,41 @@ class Pipeline:
             ctx.exhibits.clear()
             result = _run_one(pass_, model, ctx, instruments, verify=verify)
             model, modified = result.model, modified or result.modified
-        notify(instruments, "finish")
+        _notify(instruments, "finish")
         return PassResult(model, modified)
+
+
+def _notify(instruments: Sequence[Instrument], event: str, *arguments: object) -> None:
+    """Call the method `event` of each instrument.
+
+    Raises:
+        PluginError: an instrument fails; or what one raises of ours, as it is.
+    """
+    for instrument in instruments:
+        name = getattr(instrument, "name", type(instrument).__name__)
+        with translate_errors(
+            f"instrument {name!r} failed in {event}", PluginError, "leave it out"
+        ):
+            getattr(instrument, event)(*arguments)
+
+
+def _notify_failure(
+    instruments: Sequence[Instrument], pass_: Pass, error: BaseException, log: logging.Logger
+) -> None:
+    """Notify the instruments of a pass that failed; one that fails, too, hides no error.
+
+    Args:
+        instruments: all are notified.
+        pass_: the pass.
+        error: what it raised; an error of ours stands for what is no `Exception`.
+        log: takes a warning for each instrument that fails.
+    """
+    shown = error if isinstance(error, Exception) else PluginError(sentence(error))
+    for instrument in instruments:
+        try:
+            _notify([instrument], "failed", pass_, shown)
+        except NarrowpassError as problem:
+            log.warning("%s", problem)
 
 
 def _progress_of(pass_: Pass, ctx: Context, instruments: Sequence[Instrument]) -> Progress:
@@ -194,7 +228,7 @@ def _progress_of(pass_: Pass, ctx: Context, instruments: Sequence[Instrument]) -
 
     def show(what: str, done: int, total: int) -> None:
         ctx.observer.progress(what, done, total)
-        notify(instruments, "progress", pass_, what, done, total)
+        _notify(instruments, "progress", pass_, what, done, total)
 
     return show
 
@@ -211,7 +245,7 @@ def _run_one(
     from narrowpass_ir.verify import Signature
 
     signature = Signature.of(model)
-    notify(instruments, "before_pass", pass_, model, ctx)
+    _notify(instruments, "before_pass", pass_, model, ctx)
     observer = dataclasses.replace(ctx.observer, progress=_progress_of(pass_, ctx, instruments))
     watched = dataclasses.replace(ctx, observer=observer)
     start = time.perf_counter()
@@ -224,7 +258,7 @@ def _run_one(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the boundary to plugin code: every failure names its pass
-        notify_failure(instruments, pass_, error, ctx.observer.log)
+        _notify_failure(instruments, pass_, error, ctx.observer.log)
         if isinstance(error, NarrowpassError) and not isinstance(error, VerificationError):
             error.args = (f"pass {str(pass_)!r}: {error}",)
             raise
@@ -232,7 +266,7 @@ def _run_one(
             f"pass {str(pass_)!r} failed: {_described(error)}; this is a defect of "
             "the pass: build again with --reproducer DIR and report the folder"
         ) from error
-    notify(instruments, "after_pass", pass_, result, ctx, seconds)
+    _notify(instruments, "after_pass", pass_, result, ctx, seconds)
     return result
 
 

@@ -6,12 +6,11 @@ Pluggy is used nowhere outside this package.
 from __future__ import annotations
 
 from narrowpass.framework.plugins.hookspecs import hookimpl
-from narrowpass.framework.plugins.info import PluginInfo
 from narrowpass.framework.plugins.loading import (
     Plugins,
     installed_plugins,
     load_plugins,
 )
-from narrowpass.framework.plugins.registry import Registry
+from narrowpass.framework.plugins.registry import PluginInfo, Registry
 
 __all__ = ["PluginInfo", "Plugins", "Registry", "hookimpl", "installed_plugins", "load_plugins"]

@@ -1,4 +1,8 @@
-"""What the hooks of a plugin gave back: each thing checked before anybody uses it."""
+"""What the hooks of a plugin gave back: each thing checked before anybody uses it.
+
+The contract of a kind is imported where something of that kind is checked: the help calls the hooks
+for commands alone, and `narrowpass plugins` none.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 from narrowpass.errors import PluginError
-from narrowpass.framework.classify import TARGET, OpClassifier
-from narrowpass.framework.context import Candidate
-from narrowpass.framework.docstrings import attribute_notes
-from narrowpass.framework.instruments import Instrument
-from narrowpass.framework.options import default_text, describe_type, format_options, option_types
-from narrowpass.framework.passes import Pass
-from narrowpass.framework.pipeline_text import is_name
-from narrowpass.framework.reports import ReportWriter
-from narrowpass.runtime.backend import Backend
-from narrowpass_ir.importing import Importer
 
 
 def named(hook: str, result: Any) -> Mapping[str, Any]:
@@ -62,6 +56,8 @@ def check_pipeline(name: object, text: object) -> None:
 
 def _check_name(name: object, what: str) -> None:
     """Check a name against the grammar of pipeline text, which all names share."""
+    from narrowpass.framework.pipeline_text import is_name
+
     if not isinstance(name, str) or not name:
         raise PluginError(f"{what} has no name")
     if not is_name(name):
@@ -71,18 +67,18 @@ def _check_name(name: object, what: str) -> None:
         )
 
 
-def _check_type(base: type) -> Callable[[Any], None]:
-    def check(item: Any) -> None:
-        if not (isinstance(item, type) and issubclass(item, base)):
-            raise PluginError(f"{item!r} is not a subclass of narrowpass.{base.__name__}")
-        _check_name(getattr(item, "name", None), repr(item))
-        _check_options(item)
-
-    return check
+def _check_type(item: Any, base: type) -> None:
+    if not (isinstance(item, type) and issubclass(item, base)):
+        raise PluginError(f"{item!r} is not a subclass of narrowpass.{base.__name__}")
+    _check_name(getattr(item, "name", None), repr(item))
+    _check_options(item)
 
 
 def _check_options(cls: Any) -> None:
     """Check that the options of a pass, an instrument or a backend can be listed, and set."""
+    from narrowpass.framework.docstrings import attribute_notes
+    from narrowpass.framework.options import default_text, describe_type, option_types
+
     own = inspect.get_annotations(cls)
     plain = [name for name, hint in own.items() if "ClassVar" not in str(hint)]
     if plain and "__dataclass_params__" not in vars(cls):
@@ -100,8 +96,16 @@ def _check_options(cls: Any) -> None:
     attribute_notes(cls)
 
 
+def _check_instance(item: Any, base: type) -> None:
+    if not isinstance(item, base):
+        raise PluginError(f"{item!r} is not an instance of narrowpass.{base.__name__}")
+    _check_name(getattr(item, "name", None), repr(item))
+
+
 def _check_pass(item: Any) -> None:
-    _check_type(Pass)(item)
+    from narrowpass.framework.passes import Pass
+
+    _check_type(item, Pass)
     if not item.__dataclass_params__.frozen:
         raise PluginError(f"{item.__name__} must be a frozen dataclass: @dataclass(frozen=True)")
     for field in ("requires", "forbids"):
@@ -119,17 +123,17 @@ def _check_pass(item: Any) -> None:
         )
 
 
-def _check_instance(base: type) -> Callable[[Any], None]:
-    def check(item: Any) -> None:
-        if not isinstance(item, base):
-            raise PluginError(f"{item!r} is not an instance of narrowpass.{base.__name__}")
-        _check_name(getattr(item, "name", None), repr(item))
+def _check_instrument(item: Any) -> None:
+    from narrowpass.framework.instruments import Instrument
 
-    return check
+    _check_type(item, Instrument)
 
 
 def _check_backend(item: Any) -> None:
-    _check_instance(Backend)(item)
+    from narrowpass.framework.options import format_options
+    from narrowpass.runtime.backend import Backend
+
+    _check_instance(item, Backend)
     if not isinstance(item.priority, numbers.Real):
         raise PluginError(f"the priority of backend {item.name!r} is {item.priority!r}, no number")
     _check_options(type(item))
@@ -142,7 +146,9 @@ def _check_backend(item: Any) -> None:
 
 
 def _check_classifier(item: Any) -> None:
-    _check_instance(OpClassifier)(item)
+    from narrowpass.framework.classify import TARGET, OpClassifier
+
+    _check_instance(item, OpClassifier)
     if item.name == TARGET:
         raise PluginError(f"a classifier cannot be called {TARGET!r}: that is the target's own")
     if "+" in item.name:
@@ -163,15 +169,33 @@ def _check_command(item: Any) -> None:
     item.get_short_help_str()  # the list of commands shows it
 
 
+def _check_candidate(item: Any) -> None:
+    from narrowpass.framework.context import Candidate
+
+    _check_instance(item, Candidate)
+
+
+def _check_importer(item: Any) -> None:
+    from narrowpass_ir.importing import Importer
+
+    _check_instance(item, Importer)
+
+
+def _check_report_writer(item: Any) -> None:
+    from narrowpass.framework.reports import ReportWriter
+
+    _check_instance(item, ReportWriter)
+
+
 _CHECKS: Mapping[str, Callable[[Any], None]] = MappingProxyType(
     {
         "narrowpass_passes": _check_pass,
-        "narrowpass_instruments": _check_type(Instrument),
+        "narrowpass_instruments": _check_instrument,
         "narrowpass_classifiers": _check_classifier,
         "narrowpass_backends": _check_backend,
         "narrowpass_commands": _check_command,
-        "narrowpass_candidates": _check_instance(Candidate),
-        "narrowpass_importers": _check_instance(Importer),
-        "narrowpass_reports": _check_instance(ReportWriter),
+        "narrowpass_candidates": _check_candidate,
+        "narrowpass_importers": _check_importer,
+        "narrowpass_reports": _check_report_writer,
     }
 )

@@ -10,23 +10,28 @@ import functools
 import importlib.metadata
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
 from narrowpass.errors import PluginError, UsageError
 from narrowpass.framework.boundary import sentence
 from narrowpass.framework.plugins import hookspecs
-from narrowpass.framework.plugins.info import PluginInfo
-from narrowpass.framework.plugins.registry import Registry, Source, build_registry
+from narrowpass.framework.plugins.registry import PluginInfo, Registry, Source, build_registry
 from narrowpass_ir.arguments import instance_of, kind_of, names_of, suggest
+
+if TYPE_CHECKING:
+    from narrowpass.framework.instruments import Instrument
 
 DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
 """Environment variable: names or globs of plugins to leave out, separated by commas."""
 
+_PLAIN_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*([<>=!~][^;@\[]*)?")
+"""A name and version specifiers, without extras, an address or a marker."""
 
 _POINTS = "a list of importlib.metadata.EntryPoint, or None"
 
@@ -98,13 +103,23 @@ class Plugins:
 
 
 def _builtin() -> Source:
-    """What narrowpass itself registers, through the same hooks as everybody else."""
-    from narrowpass.framework.plugins import builtin
-
-    found = inspect.getmembers(builtin, inspect.isfunction)
-    hooks = {_kind(name): call for name, call in found if name.startswith(f"{hookspecs.PROJECT}_")}
+    """What narrowpass itself registers: the instruments that options of ``build`` stand for."""
     own = f"narrowpass {_own_version()}"
-    return Source(PluginInfo("narrowpass", own, builtin.__name__, "loaded"), hooks)
+    info = PluginInfo(hookspecs.PROJECT, own, "narrowpass.framework.instruments", "loaded")
+    return Source(info, {"instruments": _standard_instruments})
+
+
+def _standard_instruments() -> list[type[Instrument]]:
+    from narrowpass.framework.instruments import standard
+    from narrowpass.framework.instruments.reproducer import Reproducer
+
+    return [
+        standard.Dump,
+        standard.PrintAfterChange,
+        Reproducer,
+        standard.Statistics,
+        standard.Timing,
+    ]
 
 
 def _kind(hook: str) -> str:
@@ -142,10 +157,11 @@ def load_plugins(
     patterns = [*disabled, *filter(None, map(str.strip, environment))]
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    found = sorted(entry_points, key=lambda point: (point.name, _distribution_of(point)))
+    # Each look at a distribution parses its metadata anew.
+    declared = [(point.name, _distribution_of(point), point) for point in entry_points]
     infos = []
-    for point in found:
-        info = PluginInfo(point.name, _distribution_of(point), point.value, "loaded")
+    for name, distribution, point in sorted(declared, key=lambda item: item[:2]):
+        info = PluginInfo(name, distribution, point.value, "loaded")
         if any(fnmatch.fnmatchcase(point.name, pattern) for pattern in patterns):
             infos.append(replace(info, status="disabled"))
             continue
@@ -158,7 +174,7 @@ def load_plugins(
     unmatched = tuple(
         pattern
         for pattern in patterns
-        if not any(fnmatch.fnmatchcase(point.name, pattern) for point in found)
+        if not any(fnmatch.fnmatchcase(name, pattern) for name, _, _ in declared)
     )
     return Plugins(tuple(infos), manager, unmatched)
 
@@ -228,21 +244,38 @@ def _hooks_of(manager: pluggy.PluginManager, plugin: Any, point: EntryPoint) -> 
 
 def _check_requirement(point: EntryPoint) -> None:
     """Refuse a plugin whose distribution asks for another version of narrowpass."""
+    own = _own_version()
+    for text in (point.dist.requires or ()) if point.dist else ():
+        if not _accepts(text, own):
+            raise PluginError(
+                f"it requires {text}, but narrowpass {own} is installed; "
+                "install matching versions of both"
+            )
+
+
+@functools.cache  # most plugins ask for the same versions
+def _accepts(requirement: str, own: str) -> bool:
+    """Return whether a requirement is met, or is on something else than narrowpass."""
+    plain = _PLAIN_REQUIREMENT.fullmatch(requirement)
+    if plain is not None:
+        if plain[1].lower() != hookspecs.PROJECT:
+            return True
+        # The parser of whole requirements takes as long to import as the help may take.
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        try:
+            return SpecifierSet(plain[2] or "").contains(own, prereleases=True)
+        except InvalidSpecifier:
+            return True
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    own = _own_version()
-    for text in (point.dist.requires or ()) if point.dist else ():
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue  # a requirement on something else: the installer's business
-        if canonicalize_name(requirement.name) != hookspecs.PROJECT:
-            continue
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        if not requirement.specifier.contains(own, prereleases=True):
-            raise PluginError(
-                f"it requires {requirement}, but narrowpass {own} is installed; "
-                "install matching versions of both"
-            )
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement:
+        return True  # a requirement on something else: the installer's business
+    if canonicalize_name(parsed.name) != hookspecs.PROJECT:
+        return True
+    if parsed.marker and not parsed.marker.evaluate({"extra": ""}):
+        return True
+    return parsed.specifier.contains(own, prereleases=True)

@@ -7,26 +7,25 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import PluginError, UsageError
 from narrowpass.framework.boundary import sentence
-from narrowpass.framework.classify import OpClassifier
-from narrowpass.framework.instruments import Instrument
 from narrowpass.framework.missing import provider_of
-from narrowpass.framework.passes import Pass
-from narrowpass.framework.pipeline_text import construct_item, parse_item, with_caret
 from narrowpass.framework.plugins.checks import check_pipeline, named
 from narrowpass.framework.plugins.hookspecs import PROJECT
-from narrowpass.framework.plugins.info import PluginInfo
-from narrowpass.runtime.backend import Backend, BackendLike
 from narrowpass_ir.arguments import suggest
 
 if TYPE_CHECKING:
     import click
 
+    from narrowpass.framework.classify import OpClassifier
     from narrowpass.framework.context import Candidate
+    from narrowpass.framework.instruments import Instrument
+    from narrowpass.framework.passes import Pass
     from narrowpass.framework.reports import ReportWriter
+    from narrowpass.runtime.backend import Backend, BackendLike
     from narrowpass_ir.importing import Importer
 
 _log = logging.getLogger("narrowpass")
@@ -43,6 +42,27 @@ KINDS = (
     "candidates",
 )
 """What plugins register: the attributes of `Registry`, and the names of hooks."""
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """One installed plugin and what became of it.
+
+    Attributes:
+        name: the entry point's name.
+        distribution: the distribution that declares it, with its version: ``dist 1.2``.
+        module: what the entry point names.
+        status: ``loaded``, ``disabled`` or ``failed``.
+        error: why it failed, as a sentence; empty otherwise.
+        hooks: the hooks that it implements, sorted.
+    """
+
+    name: str
+    distribution: str
+    module: str
+    status: str
+    error: str = ""
+    hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +111,7 @@ class Registry:
         owners: the distribution, with its version, that registered a thing, by (kind, name);
             `KINDS` are the names of the attributes above.
         failed: plugins that could not be used, by name.
+        failed_so_far: those of `failed` that are known before any hook is called for it.
 
     Plugins' hooks of a kind are called when something of that kind is first read, those of all
     kinds where `owners` or `failed` are.
@@ -107,6 +128,7 @@ class Registry:
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
     failed: Mapping[str, PluginInfo] = field(default_factory=dict)
+    failed_so_far: Mapping[str, PluginInfo] = field(default_factory=dict)
 
     def owner(self, kind: str, name: str) -> str:
         """Return the distribution and version that registered a thing; empty for none."""
@@ -180,6 +202,8 @@ class Registry:
                 fit; a caret stands under it.
             PluginError: it is not installed, or not available on this machine where it must run.
         """
+        from narrowpass.runtime.backend import Backend
+
         if name is None:
             return self._best_backend()
         if not isinstance(name, str | Backend):
@@ -196,6 +220,8 @@ class Registry:
 
     def _parse_backend(self, text: str) -> Backend:
         """Return the backend of text: the one that is registered, where it has no options."""
+        from narrowpass.framework.pipeline_text import construct_item, parse_item, with_caret
+
         item = parse_item(text, "backend")
         if item.name not in self.backends:
             message = self.unknown("backend", item.name, self.backends)
@@ -237,7 +263,7 @@ class _Collector:
 
     def __init__(self, sources: Sequence[Source], failed: Mapping[str, PluginInfo]) -> None:
         self._sources = sources
-        self._failed = dict(failed)
+        self.failed_so_far = dict(failed)
         self._owners: dict[tuple[str, str], str] = {}
         self._items: dict[str, Mapping[str, Any]] = {}
         self._results: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -263,7 +289,7 @@ class _Collector:
 
     def _checked(self, source: Source, kind: str) -> Mapping[str, Any]:
         info = source.info
-        if kind not in source.hooks or info.name in self._failed:
+        if kind not in source.hooks or info.name in self.failed_so_far:
             return {}
         key = info.name, kind
         try:
@@ -273,7 +299,8 @@ class _Collector:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # the boundary to plugin code
-            self._failed[info.name] = replace(info, status="failed", error=sentence(error))
+            failed = replace(info, status="failed", error=sentence(error))
+            self.failed_so_far[info.name] = failed
             return {}
 
     def failed(self) -> Mapping[str, PluginInfo]:
@@ -282,7 +309,7 @@ class _Collector:
             for kind in KINDS:
                 for source in self._sources:
                     self._checked(source, kind)
-            return self._failed
+            return self.failed_so_far
 
     def owners(self) -> Mapping[tuple[str, str], str]:
         """Return the distribution of each thing that is registered, by kind and name."""
@@ -298,8 +325,12 @@ def build_registry(sources: Sequence[Source], failed: Mapping[str, PluginInfo]) 
     """
     collector = _Collector(sources, failed)
     kinds = {kind: _Collected(partial(collector.items, kind)) for kind in KINDS}
-    owners, unusable = _Collected(collector.owners), _Collected(collector.failed)
-    return Registry(**kinds, owners=owners, failed=unusable)
+    return Registry(
+        **kinds,
+        owners=_Collected(collector.owners),
+        failed=_Collected(collector.failed),
+        failed_so_far=MappingProxyType(collector.failed_so_far),
+    )
 
 
 def _claim(owners: dict[tuple[str, str], str], kind: str, name: str, owner: str) -> None:
