@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 DISABLE_VARIABLE = "NARROWPASS_DISABLE_PLUGINS"
 """Environment variable: names or globs of plugins to leave out, separated by commas."""
 
-_PLAIN_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*([<>=!~][^;@\[]*)?")
-"""A name and version specifiers, without extras, an address or a marker."""
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(.*?)\s*", re.DOTALL)
+"""The name that a requirement begins with, and the rest."""
+
+_SPECIFIERS = re.compile(r"[<>=!~][^;@\[(]*")
+"""Versions alone, without extras, an address or a marker."""
 
 _POINTS = "a list of importlib.metadata.EntryPoint, or None"
 
@@ -256,25 +259,23 @@ def _check_requirement(point: EntryPoint) -> None:
 @functools.cache  # most plugins ask for the same versions
 def _accepts(requirement: str, own: str) -> bool:
     """Return whether a requirement is met, or is on something else than narrowpass."""
-    plain = _PLAIN_REQUIREMENT.fullmatch(requirement)
-    if plain is not None:
-        if plain[1].lower() != hookspecs.PROJECT:
-            return True
-        # The parser of whole requirements takes as long to import as the help may take.
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    found = _REQUIREMENT.fullmatch(requirement)
+    # What does not parse is a requirement on something else, too: the installer's business.
+    if found is None or found[1].lower() != hookspecs.PROJECT or not found[2]:
+        return True
+    # The parser of whole requirements takes more time to import than the rest of the help.
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+    if _SPECIFIERS.fullmatch(found[2]):
         try:
-            return SpecifierSet(plain[2] or "").contains(own, prereleases=True)
+            return SpecifierSet(found[2]).contains(own, prereleases=True)
         except InvalidSpecifier:
             return True
     from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
 
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement:
-        return True  # a requirement on something else: the installer's business
-    if canonicalize_name(parsed.name) != hookspecs.PROJECT:
         return True
     if parsed.marker and not parsed.marker.evaluate({"extra": ""}):
         return True
