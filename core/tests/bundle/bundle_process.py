@@ -15,9 +15,8 @@ import numpy as np
 import onnx_ir as ir
 from bundle_models import linear, read
 
-from narrowpass.bundle import Bundle
+from narrowpass.bundle import Bundle, publish
 from narrowpass.errors import OutputError
-from narrowpass_ir import siblings
 
 SIZE = 640
 """Rows and columns of the weights: a build takes tens of milliseconds, not one."""
@@ -51,7 +50,7 @@ def check(loaded: Bundle) -> int:
 
 
 def no_exchange() -> None:
-    siblings.exchange = lambda first, second: False
+    publish.exchange = lambda first, second: False
 
 
 def main(action: str, path: str, seed: int, *more: str) -> None:
@@ -75,7 +74,7 @@ def main(action: str, path: str, seed: int, *more: str) -> None:
     elif action == "count":
         counter = Path(more[0])
         for _ in range(seed):
-            with siblings.locked(Path(path)):
+            with publish.locked(Path(path)):
                 counter.write_text(str(int(counter.read_text()) + 1))
     elif action == "limit":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -14,7 +14,6 @@ from bundle_models import linear, read, tree
 
 from narrowpass.bundle import Bundle, publish, verify
 from narrowpass.errors import OutputError, UsageError
-from narrowpass_ir import siblings
 
 
 def save(path, seed=0):
@@ -36,7 +35,7 @@ def bundle(tmp_path):
 def exchange(request, monkeypatch):
     """Both ways to replace a folder."""
     if request.param == "move aside":
-        monkeypatch.setattr(siblings, "exchange", lambda first, second: False)
+        monkeypatch.setattr(publish, "exchange", lambda first, second: False)
     return request.param
 
 
@@ -44,11 +43,11 @@ def test_this_system_can_exchange_folders(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not siblings.exchange(tmp_path / "a", tmp_path / "b"):
+    if not publish.exchange(tmp_path / "a", tmp_path / "b"):
         pytest.skip("no exchange on this file system")
     assert (tmp_path / "a/b").exists()
     with pytest.raises(FileNotFoundError):
-        siblings.exchange(tmp_path / "a", tmp_path / "absent")
+        publish.exchange(tmp_path / "a", tmp_path / "absent")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.ENOTSUP])
@@ -60,9 +59,9 @@ def test_a_file_system_without_exchange_says_so(monkeypatch, tmp_path, code):
 
         renamex_np = renameat2
 
-    monkeypatch.setattr(siblings.ctypes, "CDLL", lambda *args, **kwargs: Library)
-    monkeypatch.setattr(siblings.ctypes, "get_errno", lambda: code)
-    assert not siblings.exchange(tmp_path, tmp_path)
+    monkeypatch.setattr(publish.ctypes, "CDLL", lambda *args, **kwargs: Library)
+    monkeypatch.setattr(publish.ctypes, "get_errno", lambda: code)
+    assert not publish.exchange(tmp_path, tmp_path)
 
 
 def test_a_bundle_replaces_a_bundle_and_leaves_nothing_beside(bundle, exchange):
@@ -204,7 +203,7 @@ def test_a_build_also_repairs(bundle):
 
 def test_a_failed_move_is_undone(bundle, monkeypatch):
     before = tree(bundle)
-    monkeypatch.setattr(siblings, "exchange", lambda first, second: False)
+    monkeypatch.setattr(publish, "exchange", lambda first, second: False)
     rename = type(bundle).rename
 
     def failing(self, target):
@@ -246,7 +245,7 @@ def test_a_file_system_without_locks_still_publishes(bundle, monkeypatch):
     def failing(fd, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(siblings.fcntl, "flock", failing)
+    monkeypatch.setattr(publish.fcntl, "flock", failing)
     save(bundle, 5)
     assert verify(bundle) == []
     assert names(bundle.parent) == [bundle.name]
@@ -266,7 +265,7 @@ def test_an_interrupt_while_a_folder_is_moved_aside_keeps_a_whole_bundle(
             rename(self, target)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(siblings, "exchange", lambda first, second: False)
+    monkeypatch.setattr(publish, "exchange", lambda first, second: False)
     before = tree(bundle)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", interrupted)

@@ -15,12 +15,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from narrowpass.bundle import Bundle, publish, verify
-from narrowpass.bundle import _load as loading
-from narrowpass.bundle import _save as saving
-from narrowpass.bundle import _verify as verifying
+from narrowpass.bundle import Bundle, _files, publish, verify
 from narrowpass.errors import BundleError, ModelError, UsageError
-from narrowpass_ir import siblings
 
 pytestmark = pytest.mark.once
 
@@ -43,7 +39,7 @@ def test_a_disk_that_fails(saved, monkeypatch):
         os.close(descriptor)
         return Failing()
 
-    monkeypatch.setattr(loading.os, "fdopen", opened)
+    monkeypatch.setattr(_files.os, "fdopen", opened)
     with pytest.raises(BundleError, match=r"manifest\.json cannot be read: Input/output error"):
         Bundle.load(saved)
 
@@ -76,7 +72,7 @@ def test_a_disk_that_fails_when_a_file_is_closed(saved, monkeypatch):
         os.close(descriptor)
         return Failing(b"{}")
 
-    monkeypatch.setattr(loading.os, "fdopen", opened)
+    monkeypatch.setattr(_files.os, "fdopen", opened)
     with pytest.raises(BundleError, match=r"manifest\.json cannot be read: Input/output error"):
         Bundle.load(saved)
 
@@ -126,7 +122,7 @@ def test_assets_are_read_and_copied(saved, tmp_path):
 def test_a_folder_that_is_replaced_all_the_time(saved, monkeypatch):
     """Each attempt finds a file missing and another folder in place: at the end it is an error."""
     (saved / "main.onnx").unlink()
-    monkeypatch.setattr(loading, "_same", lambda fd, path: False)
+    monkeypatch.setattr(_files, "_same", lambda fd, path: False)
     with pytest.raises(BundleError, match=r"main\.onnx is missing"):
         Bundle.load(saved)
 
@@ -137,13 +133,13 @@ def test_a_folder_that_is_gone_when_it_is_compared(saved, monkeypatch):
         raise FileNotFoundError(2, "gone", "main.onnx")
 
     with pytest.raises(UsageError, match="no such bundle"):
-        loading.read_retrying(saved, work)
+        _files.read_retrying(saved, work)
 
 
 def test_a_bundle_that_a_killed_build_left_aside(saved):
-    other = siblings.fresh_name(saved, siblings.ASIDE)
+    other = publish.fresh_name(saved, publish.ASIDE)
     other.mkdir()  # no bundle: it stays
-    saved.rename(siblings.fresh_name(saved, siblings.ASIDE))
+    saved.rename(publish.fresh_name(saved, publish.ASIDE))
     assert Bundle.load(saved).methods.keys() == {"main"}
     assert saved.is_dir()
     assert other.is_dir()
@@ -153,7 +149,7 @@ def test_nothing_is_repaired_where_the_folder_cannot_be_read(saved, monkeypatch)
     def refuse(*_):
         raise PermissionError(13, "refused")
 
-    monkeypatch.setattr(siblings, "list_siblings", refuse)
+    monkeypatch.setattr(publish, "list_siblings", refuse)
     assert not publish.repair(saved.with_name("missing"))
 
 
@@ -163,12 +159,12 @@ def test_a_method_that_does_not_fit_into_a_file():
             raise ValueError("exceeds 2 GiB")
 
     with pytest.raises(ModelError, match="'main' does not fit into an ONNX file"):
-        saving._to_bytes(Huge(), "main")
+        _files._to_bytes(Huge(), "main")
 
 
 def test_types_that_are_no_tensors():
-    assert saving._type_text(None) is None
-    assert saving._type_text(ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))) == "sequence(float)"
+    assert _files._type_text(None) is None
+    assert _files._type_text(ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))) == "sequence(float)"
 
 
 def test_threads_and_progress_of_a_verification(saved):
@@ -193,11 +189,11 @@ def test_the_safetensors_library_disagrees(saved, monkeypatch):
             return []
 
     def refuse(*_, **__):
-        raise verifying.safetensors.SafetensorError("no")
+        raise _files.safetensors.SafetensorError("no")
 
-    monkeypatch.setattr(verifying.safetensors, "safe_open", refuse)
+    monkeypatch.setattr(_files.safetensors, "safe_open", refuse)
     assert any("refuses it: no" in problem for problem in verify(saved))
-    monkeypatch.setattr(verifying.safetensors, "safe_open", lambda *_, **__: Other())
+    monkeypatch.setattr(_files.safetensors, "safe_open", lambda *_, **__: Other())
     assert any("differently" in problem for problem in verify(saved))
 
 

@@ -11,9 +11,8 @@ import pytest
 from bundle_models import linear, read
 
 from narrowpass.bundle import Bundle, publish
-from narrowpass.bundle._save import value_info
+from narrowpass.bundle._files import value_info
 from narrowpass.errors import BundleError, UsageError
-from narrowpass_ir import siblings
 
 
 def rewrite(path, change):
@@ -87,6 +86,6 @@ def test_a_value_may_have_no_shape():
 def test_what_was_set_aside_and_is_no_bundle_is_left_there(tmp_path, monkeypatch):
     aside = tmp_path / "aside"
     aside.mkdir()
-    monkeypatch.setattr(siblings, "list_siblings", lambda *_: [aside])
+    monkeypatch.setattr(publish, "list_siblings", lambda *_: [aside])
     assert not publish.repair(tmp_path / "b.narrow")
     assert aside.is_dir()

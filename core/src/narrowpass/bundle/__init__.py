@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from narrowpass.bundle._verify import verify
-from narrowpass.bundle.bundle import Bundle, NamedData, check_method_names, is_bundle
+from narrowpass.bundle._files import is_bundle, verify
+from narrowpass.bundle.bundle import Bundle, NamedData, check_method_names
 from narrowpass.bundle.manifest import (
     FileInfo,
     InitializerInfo,

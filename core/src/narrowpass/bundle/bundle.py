@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import onnx_ir as ir
 
-from narrowpass.bundle import _load, _save, publish
+from narrowpass.bundle import _files, publish
 from narrowpass.bundle._plan import Plan, create_plan
-from narrowpass.bundle._unread import UnreadModels
 from narrowpass.bundle.manifest import MANIFEST, WEIGHTS, Manifest, StateInfo
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, NarrowpassError, UsageError
@@ -46,6 +45,31 @@ class NamedData:
     nbytes: int
     sha256: str | None
     tensor: ir.TensorProtocol
+
+
+class UnreadModels(Mapping[str, ir.Model]):
+    """Models by method, each built when it is first read. Several threads may read.
+
+    Args:
+        builders: build them from what was read of their files.
+    """
+
+    def __init__(self, builders: Mapping[str, Callable[[], ir.Model]]) -> None:
+        self._builders = dict(builders)
+        self._built: dict[str, ir.Model] = {}
+
+    def __getitem__(self, name: str) -> ir.Model:
+        if name not in self._built:
+            with pause_collection():
+                model = self._builders[name]()
+            self._built.setdefault(name, model)  # of two threads, the first
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._builders)
+
+    def __len__(self) -> int:
+        return len(self._builders)
 
 
 class Bundle(Uncopied):
@@ -124,7 +148,7 @@ class Bundle(Uncopied):
             BundleError: it is damaged, incomplete, or of an unknown format version.
         """
         with pause_collection():
-            loaded = _load.load(path)
+            loaded = _files.load(path)
             methods = {name: build() for name, build in loaded.builders.items()}
         return cls._of(loaded, methods, path)
 
@@ -145,7 +169,7 @@ class Bundle(Uncopied):
             BundleError: as `load`; where a file is one that the manifest has the hash of, and no
                 model for this narrowpass, not before its model is read.
         """
-        loaded = _load.load(path)
+        loaded = _files.load(path)
 
         def build(name: str) -> ir.Model:
             model = loaded.builders[name]()
@@ -163,7 +187,7 @@ class Bundle(Uncopied):
     @classmethod
     def _of(
         cls,
-        loaded: _load.Loaded,
+        loaded: _files.Loaded,
         methods: Mapping[str, ir.Model],
         path: str | os.PathLike[str],
     ) -> Bundle:
@@ -257,7 +281,7 @@ class Bundle(Uncopied):
                     file.fileno(), layout, plan.tensors, threads=threads, progress=progress
                 )
             methods = tuple(
-                _save.write_method(folder, name, model, plan, layout)
+                _files.write_method(folder, name, model, plan, layout)
                 for name, model in self.methods.items()
             )
             for method in methods:
@@ -271,18 +295,13 @@ class Bundle(Uncopied):
                 self.pipeline,
                 dict(self.plugins),
                 methods,
-                _save.weights_info(layout),
-                _save.tensor_infos(plan, layout, hashes),
-                tuple(_save.write_reports(folder, self.reports)),
+                _files.weights_info(layout),
+                _files.tensor_infos(plan, layout, hashes),
+                tuple(_files.write_reports(folder, self.reports)),
                 tuple(StateInfo(s.input, s.output, s.axis) for s in self.states),
-                tuple(_save.write_assets(folder, self.assets)),
+                tuple(_files.write_assets(folder, self.assets)),
             )
             write_file(folder / MANIFEST, manifest.to_json().encode())
-
-
-def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Return whether `path` is a folder with our manifest, of whatever version, whole or not."""
-    return _load.is_bundle(path)
 
 
 def check_method_names(methods: Collection[str]) -> None:

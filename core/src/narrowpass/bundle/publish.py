@@ -1,18 +1,45 @@
-"""Atomic publishing of a folder: a reader sees the old one whole, or the new one whole."""
+"""Atomic publishing of a folder: a reader sees the old one whole, or the new one whole.
+
+Beside ``model.narrow`` there may be, for a while:
+
+``.model.narrow.lock``
+    held while folders change their names, and removed by who holds it;
+``.model.narrow.tmp-XXXXXXXX``
+    what a build writes, or an old bundle on its way out. Its ``manifest.json`` is the first
+    file created and the last one deleted. The build keeps that file locked, so that nobody takes
+    the folder of a live build for a leftover;
+``.model.narrow.old-XXXXXXXX``
+    the old bundle, moved aside where the file system cannot exchange two folders.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import os
+import re
+import secrets
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from narrowpass.bundle.manifest import MANIFEST, is_manifest
 from narrowpass.errors import OutputError, UsageError
-from narrowpass_ir import siblings
 from narrowpass_ir.arguments import path_of
-from narrowpass_ir.files import sync_folder
+from narrowpass_ir.files import open_into, sync_folder
+
+_AT_FDCWD = -100
+_EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
+
+MARKER = MANIFEST
+"""The file of such a folder that is created first, locked, and deleted last."""
+
+TEMPORARY = "tmp"
+ASIDE = "old"
+
 
 _ADVICE = {
     errno.ENOSPC: "free space on that disk, or write to another",
@@ -41,16 +68,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = _resolve(path)
     try:
         with contextlib.ExitStack() as stack:
-            with siblings.locked(target):
+            with locked(target):
                 _repair(target)
                 _check_replaceable(target, path)
-                siblings.remove_leftovers(target)
-                folder = stack.enter_context(siblings.temporary(target))
+                remove_leftovers(target)
+                folder = stack.enter_context(temporary(target))
             yield folder
             for inner in filter(Path.is_dir, folder.rglob("*")):
                 sync_folder(inner)
             sync_folder(folder)
-            with siblings.locked(target):
+            with locked(target):
                 _repair(target)
                 _check_replaceable(target, path)
                 _replace_target(folder, target)
@@ -70,9 +97,9 @@ def repair(path: str | os.PathLike[str]) -> bool:
     """
     target = Path(os.path.realpath(path))
     try:
-        if not target.parent.is_dir() or not siblings.list_siblings(target, siblings.ASIDE):
+        if not target.parent.is_dir() or not list_siblings(target, ASIDE):
             return False
-        with siblings.locked(target):
+        with locked(target):
             _repair(target)
     except OSError:
         return False
@@ -82,7 +109,7 @@ def repair(path: str | os.PathLike[str]) -> bool:
 def _repair(target: Path) -> None:
     if os.path.lexists(target):
         return
-    for folder in siblings.list_siblings(target, siblings.ASIDE):
+    for folder in list_siblings(target, ASIDE):
         if _is_bundle(folder):
             folder.rename(target)
             sync_folder(target.parent)
@@ -128,7 +155,7 @@ def _replace_target(folder: Path, target: Path) -> None:
     if not target.is_dir() or not any(target.iterdir()):
         folder.rename(target)
     else:
-        exchanged = siblings.exchange(folder, target)
+        exchanged = exchange(folder, target)
         old = folder if exchanged else _replace_in_two_steps(folder, target)
     # The new names must be durable before the old files go.
     try:
@@ -139,12 +166,12 @@ def _replace_target(folder: Path, target: Path) -> None:
             "check the disk"
         ) from error
     if old is not None:
-        siblings.remove(old)
+        remove(old)
 
 
 def _replace_in_two_steps(folder: Path, target: Path) -> Path:
     """Put `folder` where `target` is, in two steps; between them only `repair` helps."""
-    old = siblings.fresh_name(target, siblings.ASIDE)
+    old = fresh_name(target, ASIDE)
     target.rename(old)
     try:
         folder.rename(target)
@@ -153,3 +180,160 @@ def _replace_in_two_steps(folder: Path, target: Path) -> Path:
             old.rename(target)
         raise
     return old
+
+
+def list_siblings(target: Path, kind: str) -> list[Path]:
+    """Return the folders of one kind beside `target`, in the order of their names."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-[0-9a-f]{{8}}")
+    with os.scandir(target.parent) as entries:
+        found = [entry.name for entry in entries if pattern.fullmatch(entry.name)]
+    return [target.parent / name for name in sorted(found)]
+
+
+def fresh_name(target: Path, kind: str) -> Path:
+    """Return a name beside `target` that nothing has yet."""
+    while True:
+        path = target.parent / f".{target.name}.{kind}-{secrets.token_hex(4)}"
+        if not os.path.lexists(path):
+            return path
+
+
+@contextlib.contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Hold the lock on the names beside `target`; no lock file stays behind.
+
+    Removing a lock file is safe only in this order: its holder unlinks it, then releases it; and
+    who gets the lock looks whether the file still has its name, and begins anew if not.
+    """
+    path = target.parent / f".{target.name}.lock"
+    name, held, acquired = str(path), list[int](), False
+    try:
+        _acquire(path, held)
+        acquired = True
+        yield
+    finally:
+        try:
+            # An interrupt may have come before the lock: then it is not waited for.
+            if acquired or (held and _lock(held[0], path, fcntl.LOCK_NB)):
+                os.unlink(name)  # noqa: PTH108  # one step for signal handlers, as `open_into`
+        except OSError:
+            pass
+        finally:
+            for fd in held:
+                os.close(fd)
+
+
+def _acquire(path: Path, held: list[int]) -> None:
+    while True:
+        open_into(held, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if _lock(held[0], path):
+            return
+        os.close(held.pop())
+
+
+def _lock(fd: int, path: Path, how: int = 0) -> bool:
+    """Lock a file; return whether it still has its name."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | how)
+    except OSError as error:
+        # Without locks nothing is mixed either, since the exchange is one step; only the
+        # leftovers of killed builds stay.
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
+            raise
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def temporary(target: Path) -> Iterator[Path]:
+    """Create a folder to build in, and keep it alive. Enter it with the lock held.
+
+    It is deleted where the block raises.
+    """
+    folder, held = fresh_name(target, TEMPORARY), list[int]()
+    try:
+        folder.mkdir()
+        open_into(held, folder / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        # A file system without locks: then no build can find out whether this one is alive, and
+        # `remove_leftovers` leaves it alone.
+        with contextlib.suppress(OSError):
+            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    except BaseException as error:
+        if held or not isinstance(error, FileExistsError):  # that folder is another build's
+            remove(folder)
+        raise
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what killed builds left beside `target`. Call it with the lock held."""
+    for folder in list_siblings(target, ASIDE):
+        remove(folder)
+    for folder in list_siblings(target, TEMPORARY):
+        if not _is_locked(folder):
+            remove(folder)
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        fd = os.open(folder / MARKER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        # Half created or half deleted, and empty then; a folder of any other origin stays.
+        return any(folder.iterdir()) if folder.is_dir() else True
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder as far as that is possible, its manifest last.
+
+    What cannot be deleted stays for a later `remove_leftovers`, since what a build has published
+    must not be reported as failed.
+    """
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            if path.name == MARKER:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        (folder / MARKER).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step.
+
+    Returns:
+        False where the system or the file system cannot.
+
+    Raises:
+        OSError: it can, but refuses these two.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    one, two = os.fsencode(first), os.fsencode(second)
+    if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        failed = libc.renamex_np(one, two, ctypes.c_uint(_EXCHANGE))
+    elif sys.platform == "linux" and hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_AT_FDCWD, one, _AT_FDCWD, two, ctypes.c_uint(_EXCHANGE))
+    else:
+        return False
+    if not failed:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), os.fspath(second))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pytest
 
-from narrowpass_ir.data.records import Matching, UnfitError, read_record, shown
+from narrowpass.bundle.manifest import Matching, UnfitError, read_record, shown
 
 
 @dataclass(frozen=True)

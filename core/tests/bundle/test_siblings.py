@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import importlib
 import os
 import secrets
 import sys
 
 import pytest
 
-from narrowpass_ir import siblings
-from narrowpass_ir.siblings import (
+from narrowpass.bundle import publish
+from narrowpass.bundle.publish import (
     ASIDE,
     MARKER,
     TEMPORARY,
@@ -127,7 +128,7 @@ def test_a_folder_whose_marker_cannot_be_created_goes(target, monkeypatch):
 def test_a_folder_that_somebody_else_has_just_created_stays(target, monkeypatch):
     taken = target.parent / f".{target.name}.tmp-01234567"
     taken.mkdir()
-    monkeypatch.setattr(siblings, "fresh_name", lambda target, kind: taken)
+    monkeypatch.setattr(publish, "fresh_name", lambda target, kind: taken)
     with pytest.raises(FileExistsError), temporary(target):
         pytest.fail("the block runs")
     assert taken.is_dir()
@@ -178,3 +179,17 @@ def test_folders_are_exchanged_or_neither_is_touched(target):
     done = exchange(target, other)
     found = [(folder / "name").read_text() for folder in (target, other)]
     assert found == (["other", "m.narrow"] if done else ["m.narrow", "other"])
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("narrowpass_ir.siblings", "narrowpass.bundle.publish"),
+        ("narrowpass_ir.data.records", "narrowpass.bundle.manifest"),
+    ],
+)
+def test_names_are_found_where_they_were(before, now):
+    old, new = importlib.import_module(before), importlib.import_module(now)
+    assert all(getattr(old, name) is getattr(new, name) for name in old.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = old.other

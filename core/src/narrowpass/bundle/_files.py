@@ -1,4 +1,7 @@
-"""Opening a bundle folder, so that a build that replaces it meanwhile never mixes two."""
+"""The files of a bundle's folder: opened, written, and compared with the manifest.
+
+A folder is opened once, so that a build that replaces it meanwhile never mixes two bundles.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,39 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
+import safetensors
+from google.protobuf.message import EncodeError
 
 from narrowpass.bundle import publish
 from narrowpass.bundle._plan import Plan, Stored
 from narrowpass.bundle.manifest import (
     MANIFEST,
+    REPORTS,
     WEIGHTS,
     FileInfo,
+    InitializerInfo,
     Manifest,
     MethodInfo,
     TensorInfo,
+    ValueInfo,
+    WeightsInfo,
     is_manifest,
 )
 from narrowpass.bundle.report import Report
 from narrowpass.errors import BundleError, ModelError, UsageError
-from narrowpass_ir.arguments import path_of
+from narrowpass_ir.arguments import count_of, path_of
+from narrowpass_ir.files import write_file
 from narrowpass_ir.importing import check_assets
-from narrowpass_ir.io import MappedFile, MappedTensor
+from narrowpass_ir.io import MappedFile, MappedTensor, external_reference, serialize
 from narrowpass_ir.io.steps import (
     build_model,
     element_type,
@@ -40,9 +51,19 @@ from narrowpass_ir.io.steps import (
     proto_tensors,
     refuse,
     remember,
+    remembered,
     replace_tensors,
 )
-from narrowpass_ir.tensors import safetensors
+from narrowpass_ir.tensors.safetensors import (
+    Entry,
+    Layout,
+    Progress,
+    header_size,
+    parse_header,
+    stored_form,
+)
+from narrowpass_ir.tensors.streaming import CHUNK, default_threads
+from narrowpass_ir.tensors.threads import ThreadPool
 
 _ATTEMPTS = 1000
 _T = TypeVar("_T")
@@ -105,7 +126,7 @@ class Folder:
         except BundleError as error:
             raise BundleError(f"{self.path}: {MANIFEST}: {error}") from error
 
-    def weights(self, manifest: Manifest) -> tuple[MappedFile, dict[str, safetensors.Entry]]:
+    def weights(self, manifest: Manifest) -> tuple[MappedFile, dict[str, Entry]]:
         """Open the weights file and compare its header with the manifest.
 
         Raises:
@@ -124,10 +145,10 @@ class Folder:
             )
         try:
             start = file.read(0, min(8, file.size))
-            header = file.read(0, safetensors.header_size(start, file.size))
+            header = file.read(0, header_size(start, file.size))
             if hashlib.sha256(header).hexdigest() != info.header_sha256:
                 raise BundleError("its header is not the one that the manifest says")
-            entries = safetensors.parse_header(header, file.size)
+            entries = parse_header(header, file.size)
             _compare(manifest, entries)
         except (BundleError, ModelError) as error:
             raise BundleError(f"{what}: {error}; build the bundle again") from error
@@ -149,14 +170,14 @@ class Folder:
         return data
 
 
-def _compare(manifest: Manifest, entries: dict[str, safetensors.Entry]) -> None:
+def _compare(manifest: Manifest, entries: dict[str, Entry]) -> None:
     if entries.keys() != manifest.tensors.keys():
         key = min(entries.keys() ^ manifest.tensors.keys())
         raise BundleError(f"tensor {key!r} is only in the manifest or only in the weights file")
     for key, entry in entries.items():
         info = manifest.tensors[key]
-        code, shape = safetensors.stored_form(_data_type(info.dtype), info.shape, info.bytes)
-        expected = safetensors.Entry(code, tuple(shape), info.offset, info.bytes)
+        code, shape = stored_form(_data_type(info.dtype), info.shape, info.bytes)
+        expected = Entry(code, tuple(shape), info.offset, info.bytes)
         if entry != expected:
             raise BundleError(f"tensor {key!r} is not where and what the manifest says")
 
@@ -174,7 +195,7 @@ def _data_type(name: str) -> ir.DataType:
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Return whether `path` is a folder with our manifest."""
+    """Return whether `path` is a folder with our manifest, of whatever version, whole or not."""
     try:
         return read_retrying(path, lambda folder: is_manifest(folder.read(MANIFEST)))
     except (BundleError, UsageError):
@@ -400,3 +421,245 @@ def _same(fd: int, path: str | os.PathLike[str]) -> bool:
         return os.path.samestat(os.fstat(fd), Path(path).stat())
     except OSError:
         return False
+
+
+def write_method(
+    folder: Path, name: str, model: ir.Model, plan: Plan, layout: Layout
+) -> MethodInfo:
+    """Write a method's ONNX file, its stored initializers referring to the weights file.
+
+    Raises:
+        OSError: it cannot be written.
+        ModelError: the model cannot be written as ONNX.
+    """
+    keys = plan.of(name)
+
+    def replace(scope: str, value: ir.Value) -> ir.TensorProtocol | None:
+        del scope
+        key = keys.get(value)
+        tensor = value.const_value
+        if key is None or tensor is None:
+            return None
+        entry = layout.entries[key]
+        return external_reference(tensor, WEIGHTS, entry.offset, entry.nbytes)
+
+    data = _to_bytes(serialize(model, replace), name)
+    path = folder / f"{name}.onnx"
+    write_file(path, data)
+    return MethodInfo(
+        name,
+        _file_info(path.name, data),
+        remembered(model),
+        tuple(value_info(value) for value in model.graph.inputs),
+        tuple(value_info(value) for value in model.graph.outputs),
+        tuple(
+            InitializerInfo(item.scope, item.name, keys[item.value])
+            for item in plan.initializers
+            if item.method == name
+        ),
+    )
+
+
+def _to_bytes(proto: onnx.ModelProto, method: str) -> bytes:
+    try:
+        return bytes(proto.SerializeToString(deterministic=True))
+    except (EncodeError, ValueError) as error:
+        raise ModelError(
+            f"method {method!r} does not fit into an ONNX file without its initializers "
+            f"({error}); turn large Constant nodes into initializers, as constant folding does"
+        ) from error
+
+
+def _file_info(path: str, data: bytes) -> FileInfo:
+    return FileInfo(path, len(data), hashlib.sha256(data).hexdigest())
+
+
+def value_info(value: ir.Value) -> ValueInfo:
+    """Describe an input or output of a model."""
+    shape = None
+    if value.shape is not None:
+        shape = tuple(
+            dim if isinstance(dim, int) else dim.value  # a symbolic one: its name, or None
+            for dim in value.shape
+        )
+    return ValueInfo(value.name or "", _type_text(value.type), shape)
+
+
+def _type_text(type_: ir.TypeProtocol | None) -> str | None:
+    if type_ is None:
+        return None
+    if isinstance(type_, ir.TensorType):
+        return type_.dtype.name.lower()
+    kind = type(type_).__name__.removesuffix("Type").removesuffix("Tensor").lower()
+    inner = type_.elem_type
+    text = inner.name.lower() if isinstance(inner, ir.DataType) else _type_text(inner)
+    return f"{kind}({text})"
+
+
+def weights_info(layout: Layout) -> WeightsInfo:
+    """Describe the weights file."""
+    digest = hashlib.sha256(layout.header).hexdigest()
+    return WeightsInfo(WEIGHTS, layout.size, len(layout.header), digest)
+
+
+def tensor_infos(plan: Plan, layout: Layout, hashes: Mapping[str, str]) -> dict[str, TensorInfo]:
+    """Describe the tensors of the weights file, by data key."""
+    return {
+        key: TensorInfo(
+            tensor.dtype.name.lower(),
+            tuple(tensor.shape.numpy()),
+            layout.entries[key].nbytes,
+            layout.entries[key].offset,
+            hashes[key],
+        )
+        for key, tensor in plan.tensors.items()
+    }
+
+
+def write_assets(folder: Path, assets: Mapping[str, bytes]) -> list[FileInfo]:
+    """Write the assets, in the order of their names.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    for name, data in assets.items():
+        write_file(folder / name, data)
+    return [_file_info(name, assets[name]) for name in sorted(assets)]
+
+
+def write_reports(folder: Path, reports: Sequence[Report]) -> list[FileInfo]:
+    """Write the reports, one file a pass.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    if reports:
+        (folder / REPORTS).mkdir()
+    infos = []
+    for number, report in enumerate(reports):
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", report.name)
+        path = f"{REPORTS}/{number:02}-{name}.json"
+        data = report.to_json().encode()
+        write_file(folder / path, data)
+        infos.append(_file_info(path, data))
+    return infos
+
+
+def verify(
+    path: str | os.PathLike[str], *, progress: Progress | None = None, threads: int | None = None
+) -> list[str]:
+    """Compare everything in a bundle with its manifest, reading all of it.
+
+    Args:
+        path: a bundle folder.
+        progress: called with the bytes of weights read and the bytes in all.
+        threads: how many tensors are read at once; None for up to four.
+
+    Returns:
+        One sentence for each problem; none where the bundle is as it was written.
+
+    Raises:
+        UsageError: nothing is at `path`, or not a folder.
+    """
+    if threads is not None:
+        threads = count_of(threads, "`threads`")
+
+    def work(folder: Folder) -> list[str]:
+        return list(_problems(folder, progress, threads or default_threads()))
+
+    try:
+        return read_retrying(path, work)
+    except BundleError as error:
+        return [str(error)]
+
+
+def _problems(folder: Folder, progress: Progress | None, threads: int) -> Iterator[str]:
+    manifest, data = folder.manifest()
+    if manifest.to_json().encode() != data:
+        yield f"{folder.path}: {MANIFEST} was changed after the bundle was built"
+    yield from _report_problems(folder, manifest)
+    try:
+        file, entries = folder.weights(manifest)
+    except BundleError as error:
+        yield str(error)
+        return
+    for method in manifest.methods:
+        yield from _method_problems(folder, manifest, method, file)
+    yield from _library_problems(folder, entries)
+    yield from _padding_problems(file, manifest)
+    yield from _tensor_problems(file, manifest, progress, threads)
+
+
+def _report_problems(folder: Folder, manifest: Manifest) -> Iterator[str]:
+    for read in (read_reports, read_assets):
+        try:
+            read(folder, manifest)
+        except BundleError as error:
+            yield str(error)
+
+
+def _method_problems(
+    folder: Folder, manifest: Manifest, method: MethodInfo, file: MappedFile
+) -> Iterator[str]:
+    try:
+        model, _ = build_method(*read_model_file(folder, method), manifest, method, file)
+    except (BundleError, ModelError) as error:
+        yield str(error)
+        return
+    inputs = tuple(value_info(value) for value in model.graph.inputs)
+    outputs = tuple(value_info(value) for value in model.graph.outputs)
+    if (inputs, outputs) != (method.inputs, method.outputs):
+        yield f"{folder.path}: {MANIFEST} says other inputs or outputs of method {method.name!r}"
+
+
+def _library_problems(folder: Folder, entries: dict[str, Entry]) -> Iterator[str]:
+    """Ask the safetensors library whether it reads the file, and sees in it what we see."""
+    fd = folder.open(WEIGHTS)
+    # By descriptor where there is such a path: another bundle may be at the folder's by now.
+    same = f"/dev/fd/{fd}"
+    path = same if Path(same).exists() else f"{folder.path}/{WEIGHTS}"
+    try:
+        with safetensors.safe_open(path, framework="np") as opened:
+            seen = {}
+            for key in opened.keys():  # noqa: SIM118  # not a dict
+                part = opened.get_slice(key)
+                seen[key] = (part.get_dtype(), tuple(part.get_shape()))
+    except (safetensors.SafetensorError, OSError) as error:
+        yield f"{folder.path}: {WEIGHTS}: the safetensors library refuses it: {error}"
+        return
+    finally:
+        os.close(fd)
+    for key, entry in entries.items():
+        if seen.get(key) != (entry.code, entry.shape):
+            yield f"{folder.path}: {WEIGHTS}: the safetensors library sees {key!r} differently"
+
+
+def _padding_problems(file: MappedFile, manifest: Manifest) -> Iterator[str]:
+    position = manifest.weights.header_bytes
+    for info in sorted(manifest.tensors.values(), key=lambda info: info.offset):
+        if any(file.read(position, info.offset - position)):
+            yield f"{file.name}: the padding at {position} was changed after the bundle was built"
+        position = info.offset + info.bytes
+
+
+def _tensor_problems(
+    file: MappedFile, manifest: Manifest, progress: Progress | None, threads: int
+) -> Iterator[str]:
+    def check(key: str) -> str | None:
+        info = manifest.tensors[key]
+        digest = hashlib.sha256()
+        for start in range(0, info.bytes, CHUNK):
+            digest.update(file.read(info.offset + start, min(CHUNK, info.bytes - start)))
+        if digest.hexdigest() != info.sha256:
+            return f"{file.name}: tensor {key!r} was changed after the bundle was built"
+        return None
+
+    total = sum(info.bytes for info in manifest.tensors.values())
+    done = 0
+    with ThreadPool(threads) as pool:
+        for key, problem in zip(manifest.tensors, pool.map(check, manifest.tensors), strict=True):
+            done += manifest.tensors[key].bytes
+            if progress is not None:
+                progress(done, total)
+            if problem is not None:
+                yield problem
