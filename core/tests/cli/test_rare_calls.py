@@ -16,8 +16,8 @@ import pytest
 from narrowpass import Instrument, Pass, PassResult
 from narrowpass.cli import _errors, app, completion, main, options, output
 from narrowpass.cli._app import COMMANDS
-from narrowpass.cli._summary import Each
 from narrowpass.cli.passes import _notes
+from narrowpass.cli.watch import _Each
 from narrowpass.errors import UsageError
 
 
@@ -136,7 +136,7 @@ def test_failures_are_handed_to_the_instrument_of_the_method():
             self.seen.append(error)
 
     one, other = Noted(), Noted()
-    each = Each([one, other])
+    each = _Each([one, other])
     each.finish()
     error = ValueError("x")
     each.failed(None, error)

@@ -29,7 +29,7 @@ from narrowpass import (
 )
 from narrowpass.calibration.samples import Samples
 from narrowpass.errors import DataError, PassError, PluginError, UsageError
-from narrowpass.framework import config, option_values, options
+from narrowpass.framework import config, options
 from narrowpass.framework.instruments.reproducer import DESCRIPTION_FILE, Reproducer, Reproduction
 from narrowpass.framework.instruments.standard import Timing
 from narrowpass.framework.options import construct, format_options
@@ -343,5 +343,5 @@ def test_backends_are_abstract():
 
 
 def test_a_field_of_a_generic_type_takes_anything():
-    assert option_values._is_of([1], list[int])
-    assert option_values._is_of("x", list[int])
+    assert options._is_of([1], list[int])
+    assert options._is_of("x", list[int])

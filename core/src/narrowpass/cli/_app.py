@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from narrowpass.cli._errors import report
+from narrowpass.cli._errors import logging_to_stderr, report, set_level
 from narrowpass.cli._limits import LIMITS, limit_options, name_memory_limit
-from narrowpass.cli._logging import logging_to_stderr, set_level
 from narrowpass.cli.output import color, printable
 from narrowpass.cli.state import State
 from narrowpass.errors import NarrowpassError, PluginError, UsageError

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -26,9 +27,15 @@ from narrowpass.cli.output import (
 from narrowpass.cli.state import State, pass_state
 from narrowpass.cli.watch import Watch, watch_options
 from narrowpass.errors import NarrowpassError, UsageError
+from narrowpass.framework.instruments import Instrument
+from narrowpass_ir.sizes import count_bytes, count_nodes
 
 if TYPE_CHECKING:
-    from narrowpass.cli._summary import Summary
+    import onnx_ir as ir
+
+    from narrowpass.bundle import Bundle
+    from narrowpass.framework.context import Context
+    from narrowpass.framework.passes import Pass, PassResult
 
 _NAMED = re.compile(r"(?P<name>[^=/\\]+)=(?P<file>.*)", re.DOTALL)
 
@@ -120,7 +127,6 @@ def build(
     pipeline, report, states (as text), methods (by name: source, nodes and weight_bytes, each with
     before and after) and passes (pass, method, modified, seconds, counters, summary).
     """
-    from narrowpass.cli._summary import Summary
     from narrowpass.driver import build as run_build
     from narrowpass.framework.importing import import_models
     from narrowpass.narrowing import choosing_pass
@@ -136,7 +142,7 @@ def build(
     watching = Watch(watch.pop("time_"), **watch)
     imported = import_models(named, state.registry)
     methods = list(imported.methods)
-    summary = Summary(methods)
+    summary = _Summary(methods)
     instruments = [summary, *watching.instruments(state, methods)]
     with progress(enabled=not (state.quiet or as_json)) as show:
         summary.show = show
@@ -174,6 +180,89 @@ def build(
         print_json(document)
         return
     _print_summary(document)
+
+
+@dataclass(frozen=True)
+class _PassRow:
+    """What one pass did to one method."""
+
+    method: str
+    text: str
+    modified: bool
+    seconds: float
+    counters: Mapping[str, int]
+    summary: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {
+            "pass": self.text,
+            "method": self.method,
+            "modified": self.modified,
+            "seconds": self.seconds,
+            "counters": dict(self.counters),
+            "summary": self.summary,
+        }
+
+
+@dataclass
+class _Summary(Instrument):
+    """Notes sizes before the first pass of each method, and what each pass did.
+
+    Attributes:
+        names: the methods in the order in which they are built.
+        show: called with the progress.
+        rows: a row for each pass and method.
+        failed_in: the method in which a pass failed; empty for none.
+    """
+
+    name: ClassVar[str] = "summary"
+
+    names: list[str]
+    show: Callable[[str, int, int], None] = lambda what, done, total: None
+    rows: list[_PassRow] = field(default_factory=list, init=False)
+    failed_in: str = field(default="", init=False)
+    _before: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    _done: int = field(default=0, init=False)
+
+    @property
+    def _method(self) -> str:
+        return self.names[self._done]
+
+    def before_pass(self, pass_: Pass, model: ir.Model, ctx: Context) -> None:
+        self.show(self._named(pass_), 0, 0)
+        if self._method not in self._before:
+            self._before[self._method] = (count_nodes(model), count_bytes(model))
+
+    def progress(self, pass_: Pass, what: str, done: int, total: int) -> None:
+        self.show(f"{self._named(pass_)}: {what}", done, total)
+
+    def _named(self, pass_: Pass) -> str:
+        return f"{self._method}: {pass_}" if len(self.names) > 1 else str(pass_)
+
+    def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
+        counters = dict(sorted(ctx.counters.items()))
+        row = _PassRow(self._method, str(pass_), result.modified, seconds, counters, result.summary)
+        self.rows.append(row)
+
+    def failed(self, pass_: Pass, error: Exception) -> None:
+        self.failed_in = self._method
+
+    def finish(self) -> None:
+        self._done += 1
+
+    def methods(self, bundle: Bundle, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Return for each method where it came from, and nodes and weights before and after."""
+        summary: dict[str, dict[str, Any]] = {}
+        for name, model in bundle.methods.items():
+            after = (count_nodes(model), count_bytes(model))
+            before = self._before.get(name, after)
+            summary[name] = {
+                "source": sources[name],
+                "nodes": {"before": before[0], "after": after[0]},
+                "weight_bytes": {"before": before[1], "after": after[1]},
+            }
+        return summary
 
 
 def parse_models(texts: Sequence[str]) -> dict[str, str]:
@@ -242,7 +331,9 @@ def choose(
     return str(backend), text
 
 
-def _with_hint(error: NarrowpassError, summary: Summary, reproducer: str | None) -> NarrowpassError:
+def _with_hint(
+    error: NarrowpassError, summary: _Summary, reproducer: str | None
+) -> NarrowpassError:
     """Add the method where there are several, and where the failing pass's input lies."""
     from narrowpass.framework.instruments.reproducer import DESCRIPTION_FILE
 

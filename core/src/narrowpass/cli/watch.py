@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
 from narrowpass.cli.options import complete_instrument
+from narrowpass.framework.instruments import Instrument
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from narrowpass.cli.state import State
-    from narrowpass.framework.instruments import Instrument
+    from narrowpass.framework.context import Context
+    from narrowpass.framework.passes import Pass, PassResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +47,6 @@ class Watch:
             state: has what is installed.
             methods: the methods that will be built, one after the other.
         """
-        from narrowpass.cli._summary import Each
         from narrowpass.framework.options import quote
         from narrowpass.framework.pipeline import parse_instrument
 
@@ -56,7 +59,7 @@ class Watch:
             folders = [Path(self.dump_dir, name) for name in methods]
             folders = folders if len(methods) > 1 else [Path(self.dump_dir)]
             created.append(
-                Each([create(f"dump{{dir={quote(str(folder))}}}") for folder in folders])
+                _Each([create(f"dump{{dir={quote(str(folder))}}}") for folder in folders])
             )
         if self.reproducer is not None:
             created.append(create(f"reproducer{{dir={quote(self.reproducer)}}}"))
@@ -70,6 +73,29 @@ class Watch:
             "print-after-change": self.print_after_change,
         }
         return [name for name, on in wanted.items() if on]
+
+
+@dataclasses.dataclass
+class _Each(Instrument):
+    """Hands each method of a build to an instrument of its own."""
+
+    name: ClassVar[str] = "each"
+
+    members: list[Instrument]
+    _done: int = dataclasses.field(default=0, init=False)
+
+    def before_pass(self, pass_: Pass, model: ir.Model, ctx: Context) -> None:
+        self.members[self._done].before_pass(pass_, model, ctx)
+
+    def after_pass(self, pass_: Pass, result: PassResult, ctx: Context, seconds: float) -> None:
+        self.members[self._done].after_pass(pass_, result, ctx, seconds)
+
+    def failed(self, pass_: Pass, error: Exception) -> None:
+        self.members[self._done].failed(pass_, error)
+
+    def finish(self) -> None:
+        self.members[self._done].finish()
+        self._done += 1
 
 
 def watch_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from narrowpass.errors import PassError
-from narrowpass.framework.option_values import check_values
-from narrowpass.framework.options import format_options
+from narrowpass.framework.options import check_values, format_options
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import abc
+import functools
+import inspect
+import math
+import numbers
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from narrowpass.errors import BackendError, SchemaError, UsageError, VerificationError
-from narrowpass.framework.boundary import translate_errors
-from narrowpass.framework.option_values import check_values
-from narrowpass.framework.options import format_options
+from narrowpass.errors import (
+    BackendError,
+    NarrowpassError,
+    SchemaError,
+    UsageError,
+    VerificationError,
+)
+from narrowpass.framework.boundary import sentence, translate_errors
+from narrowpass.framework.options import check_values, format_options
 from narrowpass.runtime.arrays import Feeds, Outputs
-from narrowpass.runtime.guards import COMMON, guard, of_type
 from narrowpass.runtime.program import NodePlan, NodeTime, Program, check_meters
 from narrowpass_ir.arguments import count_of, flag_of, names_of, path_of
 from narrowpass_ir.garbage import pause_collection
@@ -146,18 +155,7 @@ class Backend(abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        guard(
-            cls,
-            {
-                **COMMON,
-                "supports": of_type("narrowpass.Accept or narrowpass.Reject", Accept, Reject),
-                "supports_quantized": of_type(
-                    "narrowpass.Accept or narrowpass.Reject", Accept, Reject
-                ),
-                "compile": of_type("a narrowpass.Program", Program),
-                "plan_text": of_type("a str", str),
-            },
-        )
+        _guard(cls)
 
     @property
     def stages(self) -> Sequence[str]:
@@ -277,6 +275,110 @@ class Backend(abc.ABC):
         Raises:
             BackendError: a method that cannot be compiled, with the node and the reason.
         """
+
+
+_ADVICE = "this is a defect of the backend: report it to its authors, or use another --backend"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a method must return.
+
+    Attributes:
+        expected: as a message names it.
+        fits: returns whether a value is that.
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def _of_type(expected: str, *types: type) -> _Answer:
+    """Return an answer that is an instance of one of `types`."""
+    return _Answer(expected, lambda value: isinstance(value, types))
+
+
+def _is_seconds(value: Any) -> bool:
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and not math.isnan(value)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(text, str) for item in value.items() for text in item
+    )
+
+
+def _is_spec(value: Any) -> bool:
+    from narrowpass.runtime.quantization import (
+        QuantizationSpec,  # numpy: imported where one is given
+    )
+
+    return isinstance(value, QuantizationSpec)
+
+
+_ACCEPT_OR_REJECT = _of_type("narrowpass.Accept or narrowpass.Reject", Accept, Reject)
+
+_ANSWERS: Mapping[str, _Answer] = MappingProxyType(
+    {
+        "default_pipeline": _of_type("pipeline text", str),
+        "quantization_spec": _Answer(
+            "a narrowpass.runtime.quantization.QuantizationSpec", _is_spec
+        ),
+        "details": _Answer("a mapping of text by name", _is_texts),
+        "gain": _Answer("a number of seconds", _is_seconds),
+        "supports": _ACCEPT_OR_REJECT,
+        "supports_quantized": _ACCEPT_OR_REJECT,
+        "compile": _of_type("a narrowpass.Program", Program),
+        "plan_text": _of_type("a str", str),
+    }
+)
+"""What the methods of a backend must return: they are code of plugins."""
+
+
+def _guard(cls: type) -> None:
+    """Wrap the methods that a subclass of `Backend` defines in checks of their contract.
+
+    What they raise, or return of another kind, becomes a `BackendError`; our errors stay as
+    they are. `available` never fails: a backend that cannot even say whether it can run, cannot.
+    """
+    for name, answer in _ANSWERS.items():
+        method = vars(cls).get(name)
+        if inspect.isfunction(method):
+            setattr(cls, name, _checked_method(method, name, answer))
+    method = vars(cls).get("available")
+    if inspect.isfunction(method):
+        cls.available = _without_errors(method)  # type: ignore[attr-defined]  # of a backend
+
+
+def _checked_method(method: Callable[..., Any], name: str, answer: _Answer) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with translate_errors(f"backend {self.name!r} failed in {name}", BackendError, _ADVICE):
+            value = method(self, *args, **kwargs)
+            if not answer.fits(value):
+                raise BackendError(
+                    f"backend {self.name!r} gave {value!r} in {name}, where {answer.expected} is "
+                    f"due; {_ADVICE}"
+                )
+            return value
+
+    return ask
+
+
+def _without_errors(method: Callable[[Any], Any]) -> Callable[[Any], str | None]:
+    @functools.wraps(method)
+    def ask(self: Any) -> str | None:
+        try:
+            with translate_errors("it cannot be asked", BackendError):
+                reason = method(self)
+                if reason is None or isinstance(reason, str):
+                    return reason
+                raise BackendError(f"it cannot be asked: it gave {reason!r}, not a reason")
+        except NarrowpassError as error:
+            return sentence(error)
+
+    return ask
 
 
 BackendLike: TypeAlias = str | Backend

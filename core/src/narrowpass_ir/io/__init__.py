@@ -13,8 +13,7 @@ from narrowpass_ir.io.converted import (
     rounding_at_most,
 )
 from narrowpass_ir.io.load import load_bytes, load_model, load_proto
-from narrowpass_ir.io.mapped import MappedTensor
-from narrowpass_ir.io.mapped_file import MappedFile
+from narrowpass_ir.io.mapped import MappedFile, MappedTensor
 from narrowpass_ir.io.save import save_model
 from narrowpass_ir.io.viewed import ViewedTensor
 

@@ -1,7 +1,8 @@
-"""Where the external data of a model lies, and whether it may be read."""
+"""Which files belong to a model that somebody else has packed, and opening them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -10,10 +11,8 @@ import onnx
 
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io._inline import element_type
-from narrowpass_ir.io._inside import belongs
 from narrowpass_ir.io._walk import proto_tensors
-from narrowpass_ir.io.mapped import serialized_size
-from narrowpass_ir.io.mapped_file import MappedFile
+from narrowpass_ir.io.mapped import MappedFile, serialized_size
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that git-lfs left in place of the real one."""
@@ -22,6 +21,7 @@ HARD_LINKS_VARIABLE = "NARROWPASS_ALLOW_HARD_LINKS"
 """The environment variable by which data files may have more than one name."""
 
 _MAX_OFFSET = 2**63 - 1
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def open_external(proto: onnx.ModelProto, path: str) -> dict[str, MappedFile]:
@@ -174,3 +174,62 @@ def _resolve(location: str, path: str, what: str) -> Path:
             "put the data itself there"
         )
     return real
+
+
+def belongs(real: Path, folder: Path) -> bool:
+    """Return whether a file is in a folder, or in the blobs of the hub's repository around it.
+
+    A hub's cache has ``REPOSITORY/snapshots/REVISION``, with links to ``REPOSITORY/blobs/HASH``.
+
+    Args:
+        real: of the file, without links.
+        folder: without links.
+    """
+    if real.is_relative_to(folder):
+        return True
+    hubs = (above.parent for above in folder.parents if above.name == "snapshots")
+    return any(real.parent == hub / "blobs" for hub in hubs)
+
+
+def open_inside(folder: int, path: str, name: str) -> int:
+    """Open a file of a folder for reading; links must not leave it. See `belongs`.
+
+    A file that is no link is opened by the descriptor of the folder alone: one that takes the
+    folder's place meanwhile is not looked at.
+
+    Args:
+        folder: its descriptor.
+        path: of the folder.
+        name: of the file, or of one in a folder of it.
+
+    Raises:
+        FileNotFoundError: it is not there; `filename` is `name`.
+        OSError: it cannot be opened, or is a link that leaves the folder.
+    """
+    try:
+        try:
+            return _open_unfollowed(folder, name)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
+                raise
+        real = os.path.realpath(f"{path}/{name}", strict=True)
+        if not belongs(Path(real), Path(path).resolve()):
+            # As openat2 has it with RESOLVE_BENEATH.
+            text = f"it is a link that leaves the folder, to {real}; put the file itself there"
+            raise OSError(errno.EXDEV, text)
+        return os.open(real, _FLAGS | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        error.filename = name  # and not a part of it, or what it links to
+        raise
+
+
+def _open_unfollowed(folder: int, name: str) -> int:
+    # Without O_NONBLOCK a FIFO would hang here.
+    head, _, last = name.rpartition("/")
+    if not head:
+        return os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=folder)
+    inner = os.open(head, _FLAGS | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        return os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=inner)
+    finally:
+        os.close(inner)

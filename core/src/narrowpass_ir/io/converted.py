@@ -11,8 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_ir.io.mapped import MappedTensor
-from narrowpass_ir.io.mapped_file import Writable, write_all
+from narrowpass_ir.io.mapped import MappedTensor, Writable, write_all
 
 CHUNK = 1 << 20
 """Bytes of the result that are in memory at a time."""

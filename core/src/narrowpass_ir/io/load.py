@@ -20,14 +20,12 @@ from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.io._checker import check_proto, remember, warn
 from narrowpass_ir.io._external import LFS_POINTER, open_external
 from narrowpass_ir.io._inline import detach, element_type
-from narrowpass_ir.io._maps import without_maps
 from narrowpass_ir.io._refusals import refuse
+from narrowpass_ir.io._repairs import forget_unknown_dimensions, size_caches, without_maps
 from narrowpass_ir.io._serialize import one_line, root_cause
 from narrowpass_ir.io._sparse import densify
-from narrowpass_ir.io._walk import containers, initializers, proto_containers, proto_tensors
-from narrowpass_ir.io.cache_sizes import size_caches
-from narrowpass_ir.io.mapped import MappedTensor
-from narrowpass_ir.io.mapped_file import MappedFile
+from narrowpass_ir.io._walk import containers, initializers, proto_tensors
+from narrowpass_ir.io.mapped import MappedFile, MappedTensor
 
 _PROTOBUF_LIMIT = 2**31 - 1
 
@@ -205,7 +203,7 @@ def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
     Raises:
         ModelError: it holds something that the IR cannot.
     """
-    _forget_unknown_dimensions(proto)
+    forget_unknown_dimensions(proto)
     try:
         with _quiet():
             return ir.from_proto(proto)
@@ -215,25 +213,6 @@ def build_model(proto: onnx.ModelProto, name: str) -> ir.Model:
             f"{name}: cannot be turned into the IR: {cause}; if other tools read this model, "
             "please report it"
         ) from error
-
-
-_NO_NAMES = {"?", "-1", "None"}
-
-
-def _forget_unknown_dimensions(proto: onnx.ModelProto) -> None:
-    """Leave dimensions unknown for which exporters wrote -1 or ``?`` to say so.
-
-    All dimensions of one name have one size, which these need not, and onnx's shape inference
-    computes with a number whatever it is.
-    """
-    for container in proto_containers(proto):
-        infos = [*container.value_info]
-        if isinstance(container, onnx.GraphProto):
-            infos += [*container.input, *container.output]
-        for info in infos:
-            for dim in info.type.tensor_type.shape.dim:
-                if dim.dim_value < 0 or dim.dim_param in _NO_NAMES:
-                    dim.Clear()
 
 
 @contextlib.contextmanager

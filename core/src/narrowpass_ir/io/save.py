@@ -21,7 +21,7 @@ from narrowpass_ir.io._checker import check_but_for_shapes, check_file, remember
 from narrowpass_ir.io._serialize import external_reference, serialize
 from narrowpass_ir.io._shape_operands import shape_operands
 from narrowpass_ir.io._walk import initializers, proto_tensors
-from narrowpass_ir.io.mapped_file import Writable, write_all
+from narrowpass_ir.io.mapped import Writable, write_all
 
 ALIGNMENT = 64
 """Every tensor of a data file starts at a multiple of this."""

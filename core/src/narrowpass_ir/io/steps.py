@@ -8,8 +8,8 @@ returns, and calls `remember` when it reads the model.
 from __future__ import annotations
 
 from narrowpass_ir.io._checker import remember, remembered
+from narrowpass_ir.io._external import open_inside
 from narrowpass_ir.io._inline import element_type
-from narrowpass_ir.io._inside import open_inside
 from narrowpass_ir.io._refusals import refuse
 from narrowpass_ir.io._walk import initializers, proto_tensors
 from narrowpass_ir.io.load import build_model, parse_model, replace_tensors

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from narrowpass_ir.io.mapped import serialized_size
-from narrowpass_ir.io.mapped_file import Writable
+from narrowpass_ir.io.mapped import Writable, serialized_size
 
 
 class ViewedTensor(ir.TensorProtocol):

@@ -1,4 +1,4 @@
-"""What the operator schemas demand of a node: arity, attributes, types.
+"""What operator sets and the schemas of operators demand of a node: arity, attributes, types.
 
 A digest of a schema is computed once per verification and operator version; the outcome for one
 combination of input and output types is kept too, since large models repeat few of them.
@@ -14,7 +14,129 @@ import onnx
 import onnx.defs
 import onnx_ir as ir
 
-from narrowpass_ir.verify._attributes import TYPE_ATTRIBUTES, stated_type
+_DTYPES: tuple[str, ...] = tuple(
+    ir.DataType(number).name.lower() for number in range(max(ir.DataType) + 1)
+)
+# Indexed by the enum's number: hashing an enum member costs more than the rest of a look-up.
+_TENSORS: tuple[str | None, ...] = (None, *(f"tensor({name})" for name in _DTYPES[1:]))
+
+_WRAPPERS: dict[type, str] = {
+    ir.SparseTensorType: "sparse_tensor",
+    ir.SequenceType: "seq",
+    ir.OptionalType: "optional",
+}
+
+
+def type_text(kind: Any) -> str | None:
+    """Return the ONNX text of an `onnx_ir` type, or None where it is not fully known."""
+    if type(kind) is ir.TensorType:
+        return _TENSORS[kind.dtype]
+    wrapper = _WRAPPERS.get(type(kind))
+    if wrapper is None:
+        return None
+    if isinstance(kind, ir.SparseTensorType):
+        return f"{wrapper}({_DTYPES[kind.dtype]})" if kind.dtype else None
+    inner = type_text(kind.elem_type)
+    return None if inner is None else f"{wrapper}({inner})"
+
+
+def tensor_text(dtype: int) -> str | None:
+    """Return the text of a dense tensor type, None for ``UNDEFINED`` or an unknown number."""
+    return _TENSORS[dtype] if 0 <= dtype < len(_TENSORS) else None
+
+
+def dtype_text(kind: Any) -> str | None:
+    """Return ``float`` for a dense tensor, the whole type's text otherwise, None if unknown."""
+    text = type_text(kind)
+    if text is None or not isinstance(kind, ir.TensorType):
+        return text
+    return _DTYPES[kind.dtype]
+
+
+# Attributes that say what the first output's element type is.
+TYPE_ATTRIBUTES: Mapping[str, str] = {
+    "Bernoulli": "dtype",
+    "BitCast": "to",
+    "BlackmanWindow": "output_datatype",
+    "Cast": "to",
+    "Constant": "value",
+    "ConstantOfShape": "value",
+    "DequantizeLinear": "output_dtype",
+    "EyeLike": "dtype",
+    "HammingWindow": "output_datatype",
+    "HannWindow": "output_datatype",
+    "MelWeightMatrix": "output_datatype",
+    "Multinomial": "dtype",
+    "QuantizeLinear": "output_dtype",
+    "RandomNormal": "dtype",
+    "RandomNormalLike": "dtype",
+    "RandomUniform": "dtype",
+    "RandomUniformLike": "dtype",
+}
+_CONSTANT_ATTRIBUTES: Mapping[str, str] = {
+    "value_float": "tensor(float)",
+    "value_floats": "tensor(float)",
+    "value_int": "tensor(int64)",
+    "value_ints": "tensor(int64)",
+    "value_string": "tensor(string)",
+    "value_strings": "tensor(string)",
+}
+
+
+def attribute_problems(
+    attributes: Mapping[str, ir.Attr], function: ir.Function | None
+) -> Iterator[str]:
+    """Yield what is wrong with a node's attributes, whatever its operator.
+
+    Args:
+        attributes: as the node lists them.
+        function: the function that the node is in, None outside of functions.
+    """
+    for key, attribute in attributes.items():
+        if attribute.name != key:
+            yield f"attribute {key!r} is named {attribute.name!r} in its own field"
+        reference = attribute.ref_attr_name
+        if reference is None:
+            if attribute.value is None and attribute.type != ir.AttributeType.UNDEFINED:
+                yield f"attribute {key!r} has no value"
+        elif function is None:
+            yield f"attribute {key!r} refers to {reference!r} of a function, but stands in none"
+        elif reference not in function.attributes:
+            yield (
+                f"attribute {key!r} refers to {reference!r}, which the function does not declare"
+            )
+
+
+def stated_type(name: str | None, attributes: Mapping[str, ir.Attr]) -> tuple[str, str] | None:
+    """Return the attribute that states the type of a node's first output, and that type.
+
+    Args:
+        name: the operator's entry in `TYPE_ATTRIBUTES`, None where it has none.
+        attributes: the node's.
+    """
+    if name is None:
+        return None
+    if name == "value":
+        return _constant_type(attributes)
+    attribute = attributes.get(name)
+    if attribute is None or attribute.type != ir.AttributeType.INT or attribute.is_ref():
+        return None
+    text = tensor_text(attribute.value)
+    return None if text is None else (name, text)
+
+
+def _constant_type(attributes: Mapping[str, ir.Attr]) -> tuple[str, str] | None:
+    attribute = attributes.get("value")
+    if attribute is not None:
+        if attribute.type != ir.AttributeType.TENSOR or attribute.value is None:
+            return None
+        text = tensor_text(attribute.value.dtype)
+        return None if text is None else ("value", text)
+    for name, stated in _CONSTANT_ATTRIBUTES.items():
+        if name in attributes:
+            return name, stated
+    return None
+
 
 STANDARD_DOMAINS = frozenset(
     {
@@ -262,3 +384,141 @@ def _look_up(domain: str, op_type: str, version: int) -> Operator | str | None:
         f"{op_type} is not in version {version} of the domain {shown!r}, which the model "
         f"imports; its newest definition is of version {newest}"
     )
+
+
+# Older models have no opset imports: all that they hold is of version 1.
+_IMPORTS_SINCE_IR_VERSION = 3
+
+
+def opset_versions(model: ir.Model) -> dict[str, int]:
+    """Return the versions that the main graph imports, by domain; ``ai.onnx`` is ``""``."""
+    if not model.opset_imports and model.ir_version < _IMPORTS_SINCE_IR_VERSION:
+        return {"": 1}
+    return normalized(model.opset_imports)
+
+
+def versions_anywhere(model: ir.Model) -> dict[str, int]:
+    """Return the main graph's versions, and those of domains that only functions import."""
+    versions = opset_versions(model)
+    for function in model.functions.values():
+        for domain, version in normalized(function.opset_imports).items():
+            versions.setdefault(domain, version)
+    return versions
+
+
+def normalized(imports: Mapping[str, int]) -> dict[str, int]:
+    """Return imports with ``""`` for ``ai.onnx``; where both are imported, ``""`` counts."""
+    return {
+        "" if domain == "ai.onnx" else domain: version
+        for domain, version in sorted(imports.items(), reverse=True)
+    }
+
+
+def opset_problems(versions: Mapping[str, int]) -> Iterator[str]:
+    """Yield which imported versions are out of range.
+
+    Files import domains that no node of theirs uses, in versions of their own: beside the main
+    domain, only the loader refuses what is too new, and only where a node uses it.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    for domain, version in versions.items():
+        if version < 1:
+            yield f"version {version} of the domain {domain!r} is imported; versions start at 1"
+        elif domain == "" and version > newest:
+            yield f"version {version} of the domain 'ai.onnx' is imported; known are 1 to {newest}"
+
+
+def opset_conflict(
+    domain: str, op_type: str, version: int, model_version: int | None
+) -> Iterator[str]:
+    """Yield a problem where a function's version of an operator differs from the model's.
+
+    The operator is one that onnx defines, in the function's version.
+    """
+    if model_version is None or model_version == version:
+        return
+    ours = find_schema(domain, op_type, version)
+    theirs = find_schema(domain, op_type, model_version)
+    if ours is not None and theirs is not None and ours.since_version == theirs.since_version:
+        return
+    yield (
+        f"is of version {version} of the domain {domain or 'ai.onnx'!r} in the function, but "
+        f"the model imports version {model_version}, which defines it otherwise"
+    )
+
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+def control_flow_problems(node: ir.Node, inputs: Types, outputs: Types) -> Iterator[str]:
+    """Yield where an If, Loop, Scan or SequenceMap node and its graphs disagree.
+
+    Args:
+        node: a node of the standard domain that is one of `CONTROL_FLOW`.
+        inputs: types of its inputs.
+        outputs: types of its outputs, without trailing empty ones.
+    """
+    # Results that the node drops are still results of its graphs.
+    outputs = (*outputs, *[""] * (len(node.outputs) - len(outputs)))
+    if node.op_type == "If":
+        for branch in ("then_branch", "else_branch"):
+            graph = _body(node, branch)
+            if graph is not None:
+                yield from _matched(branch, "output", graph.outputs, outputs)
+        return
+    body = _body(node, "body")
+    if body is None:
+        return
+    if node.op_type == "Loop":
+        # The trip count is not an input of the body; it has the iteration number there.
+        fed = ("tensor(int64)", "tensor(bool)", *inputs[2:])
+        yield from _matched("body", "input", body.inputs, fed)
+        yield from _matched("body", "output", body.outputs, ("tensor(bool)", *outputs))
+        return
+    if node.op_type == "SequenceMap":
+        yield from _matched("body", "input", body.inputs, (None,) * len(inputs))
+        yield from _matched("body", "output", body.outputs, (None,) * len(outputs))
+        return
+    # Scan of opset 8 has the lengths of the sequences in front; its body does not see them.
+    fed = inputs[1:] if len(body.inputs) == len(inputs) - 1 else inputs
+    yield from _matched("body", "input", body.inputs, fed)
+    yield from _matched("body", "output", body.outputs, outputs)
+
+
+def _body(node: ir.Node, name: str) -> ir.Graph | None:
+    attribute = node.attributes.get(name)
+    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
+        return None
+    graph: ir.Graph | None = attribute.value
+    return graph
+
+
+def _matched(where: str, what: str, inner: Sequence[ir.Value], outer: Types) -> Iterator[str]:
+    """Match values of a graph with the types that its node has for them."""
+    if len(inner) != len(outer):
+        yield f"needs {len(outer)} {what}s of its {where}, which has {len(inner)}"
+        return
+    for index, (value, text) in enumerate(zip(inner, outer, strict=True)):
+        found = type_text(value.type)
+        if found is not None and text not in (None, "", found):
+            yield (
+                f"{what} {index} {value_label(value)} of its {where} is {found}, but the node "
+                f"sets it to {text}"
+            )
+
+
+def node_label(node: ir.Node) -> str:
+    """Name a node by its name, or by what it computes where it has none."""
+    domain = f"{node.domain}." if node.domain else ""
+    kind = f"{domain}{node.op_type}"
+    if node.name:
+        return f"node {node.name!r} ({kind})"
+    outputs = [value.name for value in node.outputs if value.name]
+    if outputs:
+        return f"unnamed node ({kind}) that computes {outputs[0]!r}"
+    return f"unnamed node ({kind})"
+
+
+def value_label(value: ir.Value) -> str:
+    """Name a value, or say that it has no name."""
+    return repr(value.name) if value.name else "without a name"

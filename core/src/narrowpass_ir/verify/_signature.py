@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from narrowpass_ir.verify._types import dtype_text
+from narrowpass_ir.verify._operators import dtype_text
 
 Dim = int | str | None
 """A size, the name of a symbolic one, or None for an unknown one."""

@@ -1,41 +1,41 @@
-"""The verifier: rules that a model must keep."""
+"""The verifier: rules that the structure of a model must keep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
 
-from narrowpass_ir.verify._attributes import attribute_problems
-from narrowpass_ir.verify._consumers import consumer_problems
-from narrowpass_ir.verify._control_flow import CONTROL_FLOW, control_flow_problems
-from narrowpass_ir.verify._functions import (
-    Callee,
-    call_problems,
-    function_name,
-    function_problems,
-    recursion,
-)
-from narrowpass_ir.verify._initializers import initializer_problems
-from narrowpass_ir.verify._operators import Operators, Types
-from narrowpass_ir.verify._opsets import (
+from narrowpass_ir.errors import VerificationError
+from narrowpass_ir.verify._operators import (
+    CONTROL_FLOW,
+    Operators,
+    Types,
+    attribute_problems,
+    control_flow_problems,
+    node_label,
     normalized,
     opset_conflict,
     opset_problems,
     opset_versions,
+    tensor_text,
+    type_text,
+    value_label,
     versions_anywhere,
 )
-from narrowpass_ir.verify._problems import Problems, node_label, value_label
-from narrowpass_ir.verify._scopes import Scope
-from narrowpass_ir.verify._types import type_text
 
 _GRAPH = ir.AttributeType.GRAPH
 _GRAPHS = ir.AttributeType.GRAPHS
 
 # Files of IR versions up to this one list each initializer among the graph inputs too.
 _INITIALIZERS_ARE_INPUTS = 3
+
+_LIMIT = 20
+"""Problems after which the search ends."""
 
 
 def verify(model: ir.Model, *, unknown_operators: bool = False) -> None:
@@ -59,6 +59,39 @@ def verify(model: ir.Model, *, unknown_operators: bool = False) -> None:
     problems = Problems(f"the model {name!r}" if name else "the model")
     _Walk(model, problems, unknown_operators=unknown_operators).run()
     problems.finish()
+
+
+@dataclass
+class Problems:
+    """What was found so far; past a limit the search ends, since the rest is mostly echo."""
+
+    title: str
+    found: list[str] = field(default_factory=list)
+
+    def add(self, problem: str) -> None:
+        """Note one broken rule.
+
+        Raises:
+            VerificationError: enough was found.
+        """
+        self.found.append(problem)
+        if len(self.found) >= _LIMIT:
+            self.finish()
+
+    def finish(self) -> None:
+        """End the search.
+
+        Raises:
+            VerificationError: something was found.
+        """
+        if not self.found:
+            return
+        count = len(self.found)
+        amount = "1 problem" if count == 1 else f"{count} problems"
+        if count >= _LIMIT:
+            amount = f"at least {count} problems"
+        listing = "".join(f"\n  - {problem}" for problem in self.found)
+        raise VerificationError(f"{self.title} is invalid ({amount}):{listing}", tuple(self.found))
 
 
 @dataclass(frozen=True)
@@ -285,3 +318,226 @@ class _Walk:
 
     def _say(self, node: ir.Node, scope: Scope, problem: str) -> None:
         self._problems.add(f"{node_label(node)}{scope.where}: {problem}")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The names that one graph defines up to the current node.
+
+    Attributes:
+        graph: the graph.
+        where: the place of the graph for messages, empty for the main graph.
+        names: what it defines so far.
+        enclosing: the scope of the graph around it, None for the main graph or a function.
+    """
+
+    graph: ir.Graph
+    where: str
+    enclosing: Scope | None = None
+    names: dict[str, ir.Value] = field(default_factory=dict)
+
+    def find(self, name: str) -> tuple[ir.Value, Scope] | None:
+        """Return the value that a name means here, and the scope that defines it."""
+        scope: Scope | None = self
+        while scope is not None:
+            value = scope.names.get(name)
+            if value is not None:
+                return value, scope
+            scope = scope.enclosing
+        return None
+
+    def clash(self, name: str) -> str | None:
+        """Return why a node may not name an output so; None if it may."""
+        found = self.find(name)
+        if found is None:
+            return None
+        other, scope = found
+        kind = "is defined twice" if scope is self else "hides a value of an enclosing graph"
+        return f"{kind}: also {_origin(other)}{scope.where}"
+
+    def unresolved(self, value: ir.Value) -> str | None:
+        """Return why a value cannot be used here; None if it can."""
+        if not value.name:
+            return "cannot be used, since it has no name"
+        found = self.find(value.name)
+        if found is not None:
+            other, scope = found
+            if other is value:
+                return None
+            return (
+                "is another value than the one that its name means there, which is "
+                f"{_origin(other)}{scope.where}"
+            )
+        home = value.graph
+        producer = value.producer()
+        if home is not None and not self._encloses(home):
+            label = f"the graph {home.name!r}" if home.name else "another graph"
+            return f"belongs to {label}, which cannot be seen there"
+        if producer is None:
+            return "is defined by nothing: no graph input, initializer or output of a node"
+        if home is None:
+            return f"is computed by {node_label(producer)}, which is in no graph"
+        return f"is used before {node_label(producer)} computes it; sort the graph topologically"
+
+    def missing_output(self, value: ir.Value) -> str | None:
+        """Return why a value cannot be an output of this graph; None if it can."""
+        name = value.name
+        if not name:
+            return "has no name"
+        known = self.names.get(name)
+        if known is not None:
+            return None if known is value else "is not the value that has this name in the graph"
+        found = self.find(name)
+        if found is not None and found[0] is value:
+            return "is a value of an enclosing graph; put an Identity node between"
+        return "is produced by nothing in the graph"
+
+    def _encloses(self, graph: ir.Graph) -> bool:
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.graph is graph:
+                return True
+            scope = scope.enclosing
+        return False
+
+
+def _origin(value: ir.Value) -> str:
+    producer = value.producer()
+    if producer is not None:
+        return f"an output of {node_label(producer)}"
+    return "an initializer" if value.is_initializer() else "a graph input"
+
+
+def initializer_problems(key: str, value: ir.Value) -> Iterator[str]:
+    """Yield what is wrong with an initializer that its graph lists as `key`."""
+    if value.name != key:
+        yield f"is named {value.name!r} in its own field"
+    if value.producer() is not None:
+        yield "is also the output of a node"
+    tensor = value.const_value
+    if tensor is None:
+        yield "has no const_value; set it, or remove it from the initializers"
+        return
+    dtype = tensor_text(tensor.dtype)
+    if dtype is None:
+        yield "has a tensor of no defined type"
+    declared = type_text(value.type)
+    if declared is not None and dtype is not None and declared != dtype:
+        yield f"is declared as {declared}, but its tensor is {dtype}"
+    shape = value.shape
+    if shape is not None and not _fits(shape, tensor.shape):
+        yield f"is declared with the shape {shape}, but its tensor has {tensor.shape}"
+
+
+def _fits(declared: ir.Shape, actual: ir.ShapeProtocol) -> bool:
+    if declared is actual or declared == actual:
+        return True
+    if len(declared) != len(actual):
+        return False
+    return all(
+        not isinstance(dim, int) or dim == size for dim, size in zip(declared, actual, strict=True)
+    )
+
+
+Callee = tuple[str, str, str]
+"""A function's domain, name and overload."""
+
+
+def function_name(identifier: Callee) -> str:
+    """Name a function as its callers do."""
+    domain, name, overload = identifier
+    return f"{domain}.{name}" + (f":{overload}" if overload else "")
+
+
+def function_problems(key: Callee, function: ir.Function) -> Iterator[str]:
+    """Yield what is wrong with a function that its model lists as `key`, apart from its nodes."""
+    if key != function.identifier():
+        yield f"is listed as {function_name(key)!r}; list it by its own name"
+    if not function.name:
+        yield "has no name"
+    for name in function.graph.initializers:
+        yield f"has an initializer {name!r}; functions have none, use a Constant node"
+    seen: set[ir.Value] = set()
+    for value in function.outputs:
+        if value in seen:
+            yield f"lists the output {value_label(value)} twice"
+        seen.add(value)
+
+
+def call_problems(function: ir.Function, inputs: int, outputs: int) -> Iterator[str]:
+    """Yield what is wrong with a call that has so many inputs and outputs."""
+    for what, count, most in (
+        ("inputs", inputs, len(function.inputs)),
+        ("outputs", outputs, len(function.outputs)),
+    ):
+        if count > most:
+            name = function_name(function.identifier())
+            yield f"has {count} {what}, but the function {name!r} has {most}"
+
+
+def recursion(calls: Mapping[Callee, Iterable[Callee]]) -> list[Callee] | None:
+    """Return one cycle of calls, its first function once more at the end; None if there is none."""
+    finished: set[Callee] = set()
+    for root in calls:
+        if root in finished:
+            continue
+        # An explicit stack: chains of calls may be deeper than Python's.
+        path = {root: iter(calls[root])}
+        while path:
+            current, callees = next(reversed(path.items()))
+            callee = next(callees, None)
+            if callee is None:
+                finished.add(current)
+                del path[current]
+            elif callee in path:
+                members = list(path)
+                return [*members[members.index(callee) :], callee]
+            elif callee not in finished:
+                path[callee] = iter(calls.get(callee, ()))
+    return None
+
+
+def consumer_problems(
+    values: Collection[ir.Value], nodes: AbstractSet[ir.Node], inputs: int
+) -> Iterator[str]:
+    """Yield which values list wrong consumers.
+
+    Args:
+        values: all values of the model.
+        nodes: all nodes of the model.
+        inputs: how many inputs these nodes have, left out ones apart.
+    """
+    # Uses are distinct: where all are right, and are as many as the inputs, none is missing.
+    listed = 0
+    for value in values:
+        for node, index in value.uses():
+            used = node.inputs
+            if index < len(used) and used[index] is value and node in nodes:
+                listed += 1
+            else:
+                listed = -1
+                break
+        if listed < 0:
+            break
+    if listed == inputs:
+        return
+    places = Counter(value for node in nodes for value in node.inputs if value is not None)
+    for value in values:
+        yield from _value_problems(value, nodes, places[value])
+
+
+def _value_problems(value: ir.Value, nodes: AbstractSet[ir.Node], expected: int) -> Iterator[str]:
+    label = f"value {value_label(value)}"
+    right = 0
+    for node, index in value.uses():
+        if index >= len(node.inputs) or node.inputs[index] is not value:
+            yield f"{label} lists {node_label(node)} as a consumer, but is not its input {index}"
+        elif node not in nodes:
+            yield (
+                f"{label} is still consumed by {node_label(node)}, which is not in the model; "
+                "remove nodes with graph.remove(node, safe=True)"
+            )
+        else:
+            right += 1
+    if right < expected:
+        yield f"{label} is an input in {expected} places, but lists {right} of them as uses"

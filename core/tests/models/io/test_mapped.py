@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from narrowpass_ir.errors import ModelError, UsageError
 from narrowpass_ir.io import MappedFile, MappedTensor, ViewedTensor
-from narrowpass_ir.io.mapped_file import CHUNK, write_all
+from narrowpass_ir.io.mapped import CHUNK, write_all
 
 DTYPES = [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 

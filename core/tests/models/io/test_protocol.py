@@ -13,7 +13,7 @@ import pytest
 from narrowpass_ir.errors import ModelError
 from narrowpass_ir.io import ConvertedTensor, MappedFile, MappedTensor, ViewedTensor
 from narrowpass_ir.io.converted import CHUNK, elements
-from narrowpass_ir.io.mapped_file import write_all
+from narrowpass_ir.io.mapped import write_all
 
 VALUES = np.array([[1.0, -2.5, 1e-9], [70000.0, np.inf, 0.1]], np.float32)
 

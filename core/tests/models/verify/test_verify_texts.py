@@ -7,7 +7,7 @@ import pytest
 
 from narrowpass_ir.errors import VerificationError
 from narrowpass_ir.verify import verify
-from narrowpass_ir.verify._types import tensor_text, type_text
+from narrowpass_ir.verify._operators import tensor_text, type_text
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 

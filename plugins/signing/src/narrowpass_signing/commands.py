@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from narrowpass.errors import UsageError
-from narrowpass_signing import signatures
 
 _signature_option = click.option(
     "--signature",
@@ -36,6 +35,8 @@ def sign(bundle: str, private_key: str, password_file: str | None, signature: st
 
     The format is that of model-signing: `model_signing verify key` reads it, too.
     """
+    from narrowpass_signing import signatures
+
     password = None if password_file is None else _first_line(password_file)
     file = signatures.sign(bundle, private_key, signature=signature, password=password)
     click.echo(f"wrote {file}")
@@ -53,6 +54,8 @@ def verify_signature(bundle: str, public_key: str, signature: str | None) -> Non
 
     The signature says who signed the bundle, not that its results are right.
     """
+    from narrowpass_signing import signatures
+
     signatures.verify_signature(bundle, public_key, signature=signature)
     click.echo(f"{bundle}: is what the owner of {public_key} signed")
 
