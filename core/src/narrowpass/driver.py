@@ -122,8 +122,13 @@ def build(
     used: set[str] = set()
     for name, source in named.items():
         recorders[name] = _Recorder()
-        known = registry.classifiers
-        ctx = Context(backend, known, samples, candidates=registry.candidates, used=used)
+        ctx = Context(
+            backend,
+            registry.classifiers,
+            samples,
+            candidates=registry.candidates,
+            used=used,
+        )
         methods[name] = chosen.run(
             _open(source, registry, example_inputs),
             ctx,

@@ -223,19 +223,15 @@ class Manifest:
 
 def is_manifest(data: bytes) -> bool:
     """Return whether a ``manifest.json`` was written by narrowpass, of whatever version."""
-    return _parse(data) is not None
+    try:
+        raw = parse_json(data)
+    except ValueError:
+        return False
+    return isinstance(raw, dict) and raw.get("format") == FORMAT
 
 
 def _dump(fields: Mapping[str, Any]) -> str:
     return json.dumps(fields, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _parse(data: bytes) -> dict[str, Any] | None:
-    try:
-        raw = parse_json(data)
-    except ValueError:
-        return None
-    return raw if isinstance(raw, dict) and raw.get("format") == FORMAT else None
 
 
 class UnfitError(Exception):

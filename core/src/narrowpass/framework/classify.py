@@ -284,6 +284,8 @@ def matching_nodes(
     selected: dict[str, list[ir.Node]] = {item: [] for item in items}
     globs = [item for item in selected if set("*?[") & set(item) and not item.startswith("op:")]
     for node in nodes:
+        # Names are looked up: a list of all nodes of a model is as long as the model, and a
+        # comparison of each item with each node would take time by the square of that.
         names = {node.name or ""} | ({label(node)} if label is not None else set())
         exact = [f"op:{node.op_type}", *(name for name in names if not name.startswith("op:"))]
         hits = dict.fromkeys(item for item in exact if item in selected)

@@ -105,7 +105,8 @@ class Observer:
             there is (0 where that is not known). Instruments hear it, and a terminal shows a bar.
         strict: whether each pass, also one within another, is checked to report truly whether it
             changed the model. For tests: it costs time.
-        reads_decisions: whether anybody reads them; else what they alone show is not measured.
+        reads_decisions: whether anybody reads them. Where nobody does, as in trials of a pass that
+            chooses among others, what only decisions show need not be measured.
     """
 
     log: logging.Logger = logging.getLogger("narrowpass")
@@ -126,8 +127,8 @@ class Context:
         decisions: what the pass decided, node by node; written to ``reports/NN-pass.json``.
         observer: who watches the pass: its log and its progress.
         candidates: the installed candidates by name.
-        exhibits: plots and tables, as JSON, which the writers of reports draw; the reference
-            describes the form.
+        exhibits: plots and tables beside the decisions, as JSON, which the writers of reports draw;
+            the reference describes the form.
         used: names of candidates that rewrote the model; the manifest names their plugins.
     """
 
