@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,13 +28,11 @@ from narrowpass_ir.io import save_model
 from narrowpass_ir.sizes import memory_bytes
 from narrowpass_ir.sources import ModelLike, open_model
 from narrowpass_ir.state import State
+from narrowpass_ir.tensors.safetensors import Progress
 
 if TYPE_CHECKING:
     from narrowpass.framework.passes import Pass, PassResult
     from narrowpass.runtime.backend import Backend, BackendLike
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes of weights that are written and those that there are."""
 
 
 @dataclass

@@ -87,7 +87,7 @@ class Pipeline:
             raise UsageError(f"pipeline text must be text, not {kind_of(text)}")
         if not hasattr(registry, "pipelines"):
             raise UsageError(f"a registry cannot be {kind_of(registry)}; pass Plugins.registry")
-        return _parse(text, registry, name="", within=())
+        return cls(tuple(_items(text, registry, within=())))
 
     @classmethod
     def of(cls, given: PipelineLike, registry: Registry) -> Pipeline:
@@ -305,12 +305,8 @@ def parse_instrument(text: str, registry: Registry) -> Instrument:
     return _construct(text, item, "instrument", registry.instruments, registry)
 
 
-def _parse(text: str, registry: Registry, name: str, within: tuple[str, ...]) -> Pipeline:
-    """Read the text of a pipeline; `within` are the named pipelines that it stands in."""
-    return Pipeline(tuple(_items(text, registry, within)), name)
-
-
 def _items(text: str, registry: Registry, within: tuple[str, ...]) -> list[Pass | Pipeline]:
+    """Read the text of a pipeline; `within` are the named pipelines that it stands in."""
     items: list[Pass | Pipeline] = []
     for item in Parser(text).items():
         if item.name not in registry.pipelines:
@@ -320,8 +316,8 @@ def _items(text: str, registry: Registry, within: tuple[str, ...]) -> list[Pass 
             raise item.error(text, item.start, f"the named pipeline {item.name!r} has no options")
         if item.name in within:
             raise item.error(text, item.start, f"the pipeline {item.name!r} contains itself")
-        inner = registry.pipelines[item.name]
-        items.append(_parse(inner, registry, item.name, (*within, item.name)))
+        inner = _items(registry.pipelines[item.name], registry, (*within, item.name))
+        items.append(Pipeline(tuple(inner), item.name))
     return items
 
 

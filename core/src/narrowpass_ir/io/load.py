@@ -60,8 +60,9 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         ModelError: the file is damaged, or holds what is not supported.
         VerificationError: the structure of the model breaks a rule of ONNX.
     """
+    name = path_of(path, "the path of the model")
     with pause_collection():
-        return _load(path_of(path, "the path of the model"))
+        return _of_proto(parse_model(_read(name), name), name)
 
 
 def load_proto(proto: onnx.ModelProto) -> ir.Model:
@@ -101,10 +102,6 @@ def _of_whole(proto: onnx.ModelProto, name: str) -> ir.Model:
                 "its data with onnx.load_external_data_for_model"
             )
     return _of_proto(proto, name)
-
-
-def _load(name: str) -> ir.Model:
-    return _of_proto(parse_model(_read(name), name), name)
 
 
 def _of_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
