@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Observe
 from narrowpass_xnn_cpu.lower.storage import XnnStorage
 from narrowpass_xnn_cpu.lower.unit import UnitLowering
-from narrowpass_xnn_cpu.lowered.packed import PackedStep
+from narrowpass_xnn_cpu.lowered.op import PackedStep
 from narrowpass_xnn_cpu.native import cpu
 from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
 from narrowpass_xnn_cpu.native.runtime.loop import TapeLoop

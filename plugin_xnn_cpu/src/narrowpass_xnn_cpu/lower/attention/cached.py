@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.attention.computation import Attention
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.movement.concat import ConcatPiece
 from narrowpass_xnn_cpu.lower.steps import Dim, Reshape
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params
 
@@ -52,7 +52,7 @@ class CachedAttention(Computation):
         """See `Computation.reuse_key`."""
         return self.attention.reuse_key()
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         first = len(shapes) - 2
         run = self.attention.size_of(shapes[:first], sizing)

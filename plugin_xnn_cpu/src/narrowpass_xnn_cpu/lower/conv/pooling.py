@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lower.elementwise.reduction import Reduce
 from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.bounds import (
@@ -52,7 +52,7 @@ class Pool(Computation):
         """See `Computation.pack`."""
         return Int8Pools(self.kernel_window) if op.output.dtype.itemsize == 1 else None
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
@@ -153,7 +153,7 @@ class PadImage(Computation):
         """See `Computation.pack`."""
         return movement.Pad(0.0)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         top, left, bottom, right = self.pads

@@ -18,7 +18,7 @@ from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -103,7 +103,7 @@ class SeparableConvolution(WithEpilogue):
         depthwise = self.depthwise.pack(op, session)
         return Separable(expand, depthwise, self.project.pack(op, session).gemm)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
         outputs = self.project.weight.shape[1]

@@ -31,7 +31,7 @@ from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary, add_leading_axes
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
@@ -81,7 +81,7 @@ class AddClamp(Computation):
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, other = shapes
         if shape != other:
@@ -111,7 +111,7 @@ class Function(Computation):
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):

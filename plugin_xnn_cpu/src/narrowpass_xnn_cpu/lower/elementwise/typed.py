@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity, storage_dtype
 from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import check_dtype
 from narrowpass_xnn_cpu.lower.steps import Convert, RoundTo, broadcast
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 
@@ -46,7 +46,7 @@ class TypedBinary(Computation):
         """See `Computation.kernel_name`."""
         return f"{self.function} {op.operands[0].dtype.name}"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape = broadcast(*shapes)
         if not elements(shape):
@@ -77,7 +77,7 @@ class TypedUnary(Computation):
         """See `Computation.kernel_name`."""
         return f"{self.function} {op.operands[0].dtype.name}"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
@@ -103,7 +103,7 @@ class Cast(Computation):
         """See `Computation.kernel_name`."""
         return f"convert {op.operands[0].dtype.name} to {op.output.dtype.name}"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
@@ -130,7 +130,7 @@ class MathFunction(Computation):
         """See `Computation.kernel_name`."""
         return self.function
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):

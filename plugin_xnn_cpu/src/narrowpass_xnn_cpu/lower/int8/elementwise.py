@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -57,7 +57,7 @@ class BinaryInt8(Computation):
         """See `Computation.pack`."""
         return Binary(self.function, (self.first, self.second, self.result))
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         first, second = shapes
         shape = broadcast(first, second)
@@ -87,7 +87,7 @@ class MeanInt8(Computation):
         """See `Computation.pack`."""
         return Mean(self.source, self.result)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         result = tuple(1 if axis in self.axes else size for axis, size in enumerate(shape))

@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.lower.elementwise.arithmetic import elementwise
 from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import int16_kernels
 
@@ -88,7 +88,7 @@ class ConvertInt16(Computation):
         """See `Computation.kernel_name`."""
         return _CONVERSIONS[_are_float(op)][0]
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):

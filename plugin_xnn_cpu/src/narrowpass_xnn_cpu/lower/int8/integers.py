@@ -26,7 +26,7 @@ from narrowpass_xnn_cpu.lower.conv.convolution import lower_conv
 from narrowpass_xnn_cpu.lower.int8.values import INT8_TYPES
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.convolution import (
@@ -55,7 +55,7 @@ class DynamicRange(Computation):
     mnemonic = "dynamic_range"
     kernel = "range"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         params, workspace = kernels.dynamic_range(elements(shapes[0]), sizing.pool.threads)
         return Run((2,), "NP_DYNAMIC_RANGE", params=params, workspace=workspace)
@@ -73,7 +73,7 @@ class ScaleOfRange(Computation):
     kernel = "view"
     offset: int
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         return Run((), view=self.offset)
 
@@ -85,7 +85,7 @@ class DynamicQuantize(Computation):
     mnemonic = "dynamic_quantize"
     kernel = "quantize"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape = shapes[0]
         params, _ = kernels.dynamic_range(elements(shape), 1)
@@ -99,7 +99,7 @@ class DynamicDequantize(Computation):
     mnemonic = "dynamic_dequantize"
     kernel = "dequantize"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape = shapes[0]
         _check_single(shapes[1:])
@@ -155,7 +155,7 @@ class MatMulInteger(Computation):
         """See `Computation.pack`."""
         return create_matmul(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, operator = shapes[0], step.packed
         _check_single(shapes[1:])
@@ -205,7 +205,7 @@ class ConvolutionInteger(Computation):
         """See `Computation.pack`."""
         return create_convolution(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
         _check_single(shapes[1:])

@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
 from narrowpass_xnn_cpu.lower.matmul.operands import as_bias
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
@@ -69,7 +69,7 @@ class MatMulInt8(Computation):
         """See `Computation.pack`."""
         return create_matmul(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         operator = step.packed

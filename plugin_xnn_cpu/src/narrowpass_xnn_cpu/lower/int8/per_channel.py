@@ -21,7 +21,7 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import int16_kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -48,7 +48,7 @@ class FakeQuantizePerChannel(Computation):
         """See `Computation.pack`: float32 [3, channels]."""
         return np.array(self.table, np.float32)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         table, axis = step.packed, self.axis

@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.lower.matmul.choices import (
 )
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import keyword_record, record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.gemv import Gemv
@@ -110,7 +110,7 @@ class ConstantMatMul(WithEpilogue):
         """See `Computation.row_axes`."""
         return 1
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, packed = shapes[0], step.packed
         if not self.quantizes_rows and shape[-1] != packed.channels:
@@ -144,7 +144,7 @@ class QuantizeRows(Computation):
         """See `Computation.row_axes`."""
         return 1
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         channels = self.channels

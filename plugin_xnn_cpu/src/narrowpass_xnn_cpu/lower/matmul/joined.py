@@ -27,7 +27,7 @@ from narrowpass_xnn_cpu.lower.matmul.operands import (
 )
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.block_quantized import JoinedMatmul
@@ -93,7 +93,7 @@ class JoinedMatMul(Computation):
         """See `Computation.row_axes`."""
         return 1
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,), packed = shapes, step.packed
         if shape[-1] != packed.channels:
@@ -124,7 +124,7 @@ class Segment(Computation):
         """See `Computation.row_axes`."""
         return 1
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         leading = shapes[0][:-1]
         offset = elements(leading) * self.columns * step.op.output.dtype.itemsize

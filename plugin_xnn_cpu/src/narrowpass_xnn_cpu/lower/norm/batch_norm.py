@@ -17,7 +17,7 @@ from narrowpass_xnn_cpu.lower.norm.group_norm import images_layout
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import elem_kernels, kernels
 from narrowpass_xnn_cpu.native.problems.bounds import Range
@@ -53,7 +53,7 @@ class Affine(Computation):
     limits: Range
     channels_last: bool
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *others = shapes
         # A vector is a batch of one channel.
@@ -118,7 +118,7 @@ class SoftmaxRows(Computation):
     kernel = "softmax"
     axes: int
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):

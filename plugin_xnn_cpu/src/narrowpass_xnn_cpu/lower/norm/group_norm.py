@@ -11,7 +11,7 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import elem_kernels
 
@@ -40,7 +40,7 @@ class GroupNorm(Computation):
         """See `Computation.kernel_name`."""
         return "group norm" if self.groups else "instance norm"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *others = shapes
         channels = shape[-1] if self.channels_last else shape[1]
@@ -110,7 +110,7 @@ class LocalResponseNorm(Computation):
     bias: float
     channels_last: bool
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
