@@ -10,7 +10,7 @@ import onnx_ir as ir
 from narrowpass.framework.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.host.evaluators import Evaluate
-from narrowpass_planning.partitioner.assignment import Assignment, Target
+from narrowpass_planning.partitioner import Assignment, Target
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter

@@ -35,16 +35,14 @@ from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.partitioner.assign import assign
-from narrowpass_planning.partitioner.assignment import Assignment, Target
-from narrowpass_planning.partitioner.schedule import schedule
+from narrowpass_planning.partitioner import Assignment, Target, assign, schedule
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.shapes import ShapeNode
+from narrowpass_planning.program.compiled_graph import is_native, outputs_of
 from narrowpass_planning.program.lowering import Source
 from narrowpass_planning.program.method import canonical
 from narrowpass_planning.program.models import inferred
 from narrowpass_planning.program.shape_nodes import shape_node
-from narrowpass_planning.program.units import is_native, outputs_of
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower import rules

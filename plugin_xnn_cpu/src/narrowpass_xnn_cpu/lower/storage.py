@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from narrowpass_planning.plan.step import Step
-from narrowpass_planning.stored.errors import NotStorableError, StaleError
+from narrowpass_planning.stored.storage import NotStorableError, StaleError
 from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.lower import steps
 from narrowpass_xnn_cpu.lower.attention import cached

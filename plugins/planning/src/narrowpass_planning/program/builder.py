@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
-from narrowpass_planning.partitioner.assignment import OpT
+from narrowpass_planning.partitioner import OpT
 from narrowpass_planning.plan.executor import Executor
 from narrowpass_planning.plan.partition import Item, Partition, ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode

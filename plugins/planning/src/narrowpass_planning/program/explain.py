@@ -12,7 +12,7 @@ from narrowpass_planning.graph.facts import NARROW
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode, HostUnit
-from narrowpass_planning.partitioner.assignment import Assignment, Target, Unit
+from narrowpass_planning.partitioner import Assignment, Target, Unit
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering
 

@@ -1,49 +1,130 @@
-"""Binds several sessions to one run, and runs them."""
+"""Runs of several sessions that one tape computes: each session is a lane."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Protocol
+import weakref
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from narrowpass.errors import BackendError, DataError, UsageError
 from narrowpass_planning.plan.bound import Sizes
 from narrowpass_planning.plan.executor import Pool
-from narrowpass_planning.plan.lanes import NoLanesError, UnevenLanesError
+from narrowpass_planning.plan.lanes import BoundLanes, NoLanesError, UnevenLanesError
+from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.step import Array, Shape
+from narrowpass_planning.state.buffers import Buffers
 from narrowpass_planning.state.errors import CacheFullError
-from narrowpass_planning.state.merged import Lane, MergedRun
-from narrowpass_planning.state.method import AppendingMethod
+from narrowpass_planning.state.fed import FeedForm
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from narrowpass.runtime.arrays import Feeds, Outputs
-    from narrowpass_planning.program.method import Method
+    from narrowpass_planning.state.method import AppendingMethod
+    from narrowpass_planning.state.session import Appender, AppendingSession
 
 
-class Merger(Protocol):
-    """What a run of several sessions needs of their program; see `session.Appender`."""
+@dataclass(frozen=True)
+class Lane:
+    """What one session brings to a run of several.
 
-    def threads(self) -> Pool:
-        """Return the executor's threads."""
+    Attributes:
+        feeds: of the compiled method, without caches; that of the number of rows among them.
+        buffers: of its caches, which no other session reads.
+        length: rows that they have.
+    """
 
-    def naming(self, method: Method) -> AbstractContextManager[None]:
-        """Add the method's name to errors of the computation within the block."""
+    feeds: Mapping[str, Any]
+    buffers: Buffers
+    length: int
 
 
-class Merged(Protocol):
-    """A session that runs with others; see `session.AppendingSession`."""
+class MergedRun:
+    """A run of bound lanes on feeds of fixed shapes, whose caches stay bound.
 
-    def lane(
-        self, appending: AppendingMethod, name: str, feeds: Feeds, rows: int, *, check: bool
-    ) -> Lane:
-        """Return what the session brings to the run."""
+    Args:
+        partition: that runs.
+        sizes: of each lane.
+        lanes: the sessions' feeds and caches.
+        masks: names of the inputs with a column for each row of the caches.
+        rows: that each run appends to each lane.
+        pool: the threads.
 
-    def advance(self, appending: AppendingMethod, rows: int, results: Outputs) -> None:
-        """Keep what the run has appended."""
+    Attributes:
+        rows: that each run appends to each lane.
+
+    Raises:
+        UnevenLanesError: one tape cannot compute them.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        sizes: Sequence[Sizes],
+        lanes: Sequence[Lane],
+        masks: Sequence[str],
+        rows: int,
+        pool: Pool,
+    ) -> None:
+        self._partition, self.rows, self._threads = partition, rows, pool.threads
+        first = lanes[0]
+        self._feeds = [
+            FeedForm.of(name, array, elastic=name in masks) for name, array in first.feeds.items()
+        ]
+        if not all(map(self._fits, lanes)):
+            raise UnevenLanesError("feeds have other shapes in other lanes")
+        caches = [name for name in first.buffers.arrays if name in partition.inputs]
+        self._shapes = [_shapes(lane.buffers) for lane in lanes]
+        self._bound: BoundLanes = partition.bind_lanes(sizes, caches, masks, pool)
+        self._caches = caches
+        self._buffers: list[weakref.ref[Buffers]] = []
+        self._bind(lanes)
+
+    def _fits(self, lane: Lane) -> bool:
+        total = lane.length + self.rows
+        fed = lane.feeds
+        return (
+            total <= lane.buffers.room
+            and len(fed) == len(self._feeds)
+            and all(each.fits(fed.get(each.name), total) for each in self._feeds)
+        )
+
+    def _bind(self, lanes: Sequence[Lane]) -> None:
+        """Bind the caches of lanes."""
+        self._buffers = []  # an interrupt in between leaves buffers of no session bound
+        self._bound.bind_apart(
+            {name: [lane.buffers.arrays[name] for lane in lanes] for name in self._caches}
+        )
+        # The tape has addresses only: a session that is gone, or reset, frees its buffers.
+        self._buffers = [weakref.ref(lane.buffers) for lane in lanes]
+
+    def run(self, lanes: Sequence[Lane], pool: Pool) -> list[dict[str, Array]] | None:
+        """Run it; the caller has entered the workspace.
+
+        Returns:
+            The outputs of each lane; None, with nothing computed, where anything but the elements
+            of feeds, the columns of masks, and the memory of caches differs from the last run.
+        """
+        if self._partition.lanes is not self._bound or pool.threads != self._threads:
+            return None
+        if len(lanes) != len(self._buffers) or not all(map(self._fits, lanes)):
+            return None
+        known = zip(self._buffers, lanes, strict=True)
+        if any(known_buffers() is not lane.buffers for known_buffers, lane in known):
+            if [_shapes(lane.buffers) for lane in lanes] != self._shapes:
+                return None
+            self._bind(lanes)
+        return self._bound.run([lane.feeds for lane in lanes], pool)
+
+
+def _shapes(buffers: Buffers) -> list[Shape]:
+    return [array.shape for array in buffers.arrays.values()]
 
 
 def run_merged(
-    program: Merger, appending: AppendingMethod, name: str, pairs: Sequence[tuple[Merged, Feeds]]
+    program: Appender,
+    appending: AppendingMethod,
+    name: str,
+    pairs: Sequence[tuple[AppendingSession, Feeds]],
 ) -> list[Outputs] | None:
     """Run a method of several sessions at once.
 
@@ -82,7 +163,10 @@ def run_merged(
 
 
 def _prepare(
-    appending: AppendingMethod, name: str, pairs: Sequence[tuple[Merged, Feeds]], pool: Pool
+    appending: AppendingMethod,
+    name: str,
+    pairs: Sequence[tuple[AppendingSession, Feeds]],
+    pool: Pool,
 ) -> tuple[MergedRun, list[Lane]]:
     """Bind the sessions, with caches of enough room.
 

@@ -16,11 +16,9 @@ from narrowpass.state.session import Runner, Session
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers, Cache, rows_of
 from narrowpass_planning.state.errors import CacheFullError
-from narrowpass_planning.state.merged import Lane
-from narrowpass_planning.state.merging import run_merged
+from narrowpass_planning.state.merging import Lane, run_merged
 from narrowpass_planning.state.method import AppendingMethod
-from narrowpass_planning.state.narrow import FLOAT32
-from narrowpass_planning.state.narrow_file import file_arrays, read_file_arrays
+from narrowpass_planning.state.narrow import FLOAT32, file_arrays, read_file_arrays
 from narrowpass_planning.state.operators import LENGTH
 
 if TYPE_CHECKING:
