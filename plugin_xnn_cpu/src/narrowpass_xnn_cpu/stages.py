@@ -49,11 +49,10 @@ from narrowpass_xnn_cpu.lower import rules
 from narrowpass_xnn_cpu.lower.fusion.operations import operations
 from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.unit import UnitLowering
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.lowered.plan import LoweredPlan, Section, text_of
-from narrowpass_xnn_cpu.lowering import XnnLowering
+from narrowpass_xnn_cpu.lowering import XnnLowering, lower_unit
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.program import XnnProgram
@@ -181,7 +180,7 @@ class _Stages:
                 for entry in unit.ops
             ]
             source = Source(0, items, outputs, self._facts, None, Workspace(0))
-            _, partition = UnitLowering(source, self._numerics).lower()
+            _, partition = lower_unit(source, self._numerics)
             partition.verify()
             sections.append(Section("native", partition))
         return [section for section in sections if section.body]

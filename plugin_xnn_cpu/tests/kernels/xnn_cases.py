@@ -7,7 +7,7 @@ from edge_kit import EDGES, SOME, UNIT, Cases
 from numpy.lib.stride_tricks import sliding_window_view
 
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
-from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement, reduction
+from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement
 
 CASES = Cases()
 COUNTS = (*EDGES[1:], 16383, 16385, 50001)
@@ -82,7 +82,7 @@ REDUCED = ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2))
 def reduce_int8(kernel, last, middle, first, axes):
     x = kernel.bytes(first, middle, last)
     source, result = Quantization(0.03, 5), Quantization(0.01, -3)
-    operator = reduction.Mean(source, result)
+    operator = elementwise.Mean(source, result)
     operator.reshape(x.shape, axes, kernel.pool)
     mean = x.astype(np.float64).mean(axes, keepdims=True) - source.zero_point
     exact = mean * source.scale / result.scale + result.zero_point

@@ -11,11 +11,10 @@ from narrowpass_planning.plan.step import Step
 from narrowpass_planning.stored.storage import NotStorableError, StaleError
 from narrowpass_planning.weights.weight import Quantized
 from narrowpass_xnn_cpu.lower import steps
-from narrowpass_xnn_cpu.lower.attention import cached
 from narrowpass_xnn_cpu.lower.conv import conv2d, resize, separable, transposed
 from narrowpass_xnn_cpu.lower.int8 import int16
 from narrowpass_xnn_cpu.lower.matmul import computations, computed, epilogue, stacked
-from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.computations import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.movement import padding
 from narrowpass_xnn_cpu.lower.numerics import Numerics
 from narrowpass_xnn_cpu.lower.rules import RULES
@@ -32,7 +31,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     UnfitError,
 )
 
-_SHARED = steps, cached, separable, transposed, computations, computed, epilogue, stacked
+_SHARED = steps, separable, transposed, computations, computed, epilogue, stacked
 """Modules of computations that the builder, or rules of other modules, emit."""
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.lowered.record import Record
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.native.target import Target

@@ -13,7 +13,7 @@ from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedStep
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
-from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
+from narrowpass_xnn_cpu.native.runtime.tape import EXECUTOR
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 Item = LoweredOp | ShapeNode

@@ -14,9 +14,8 @@ from typing import Any
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv.conv2d import Conv2d, KernelWindow, output_shape
-from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul, PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
-from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import keyword_record

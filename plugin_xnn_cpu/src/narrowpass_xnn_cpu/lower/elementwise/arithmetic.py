@@ -12,8 +12,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.elementwise.comparison import emit_binary, emit_unary
+from narrowpass_xnn_cpu.lower.builder import Builder, common_layout, operand
 from narrowpass_xnn_cpu.lower.elementwise.typed import (
     ANY,
     INTEGERS,
@@ -22,12 +21,13 @@ from narrowpass_xnn_cpu.lower.elementwise.typed import (
     Cast,
     TypedBinary,
     check_same_dtype,
+    emit_binary,
     emit_typed,
+    emit_unary,
     fold_pairs,
     layout_of,
     typed_operand,
 )
-from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary, add_leading_axes

@@ -25,7 +25,7 @@ from narrowpass_xnn_cpu.lower.steps import (
 )
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import calls, elem_kernels
+from narrowpass_xnn_cpu.native import calls, kernels
 
 _KINDS = {
     "ReduceMean": "mean",
@@ -102,7 +102,7 @@ class Reduce(Computation):
         if all(shape[axis] == 1 for axis in axes) and not changes:
             return Run(result, view=0)
         name, dtype = _TYPED_NAMES.get(function, function), step.op.operands[0].dtype
-        params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
+        params = kernels.typed_reduction(shape, axes, name, dtype.name)
         return Run(result, "NP_TYPED_REDUCTION", params=params)
 
 

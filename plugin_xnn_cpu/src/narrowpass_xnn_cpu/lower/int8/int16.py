@@ -22,7 +22,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import int16_kernels
+from narrowpass_xnn_cpu.native import kernels
 
 _WIDE = {ir.DataType.INT16: True, ir.DataType.UINT16: False}
 
@@ -94,7 +94,7 @@ class ConvertInt16(Computation):
         if not elements(shape):
             return Run(shape)
         found = self.quantization
-        params = int16_kernels.quantize16(
+        params = kernels.quantize16(
             elements(shape), found.scale, found.zero_point, is_signed=found.is_signed
         )
         return Run(shape, _CONVERSIONS[_are_float(step.op)][1], params=params)

@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import int16_kernels
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
@@ -58,7 +58,7 @@ class FakeQuantizePerChannel(Computation):
         if not elements(shape):
             return Run(shape)
         inner = math.prod(shape[axis + 1 :])
-        params = int16_kernels.fake_quantize_channels(elements(shape), inner, table)
+        params = kernels.fake_quantize_channels(elements(shape), inner, table)
         return Run(shape, "NP_FAKE_QUANTIZE_CHANNELS", params=params)
 
 

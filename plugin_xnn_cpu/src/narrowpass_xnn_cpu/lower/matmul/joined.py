@@ -18,8 +18,8 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.matmul.choices import joins_rows
 from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
-from narrowpass_xnn_cpu.lower.matmul.constant import check_matmul
-from narrowpass_xnn_cpu.lower.matmul.operands import (
+from narrowpass_xnn_cpu.lower.matmul.constant import (
+    check_matmul,
     constant_matmul,
     is_complete,
     is_constant_matrix,
@@ -35,7 +35,7 @@ from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import create_matmul
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

@@ -17,7 +17,7 @@ from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.fusion.matching import producer
 from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
-from narrowpass_xnn_cpu.lower.matmul.operands import rows_for
+from narrowpass_xnn_cpu.lower.matmul.constant import rows_for
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
@@ -31,7 +31,7 @@ from narrowpass_xnn_cpu.native.own.recurrent import (
     zeros_weight,
 )
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 

@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import elem_kernels, kernels
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.bounds import Range
 
 
@@ -65,7 +65,7 @@ class Affine(Computation):
             )
         if not elements(shape):
             return Run(shape)
-        params = elem_kernels.affine(images, self.limits, channels_last=self.channels_last)
+        params = kernels.affine(images, self.limits, channels_last=self.channels_last)
         return Run(shape, "NP_AFFINE", params=params)
 
 
@@ -127,7 +127,7 @@ class SoftmaxRows(Computation):
         if channels == 2:
             params = kernels.softmax_pairs(elements(shape) // 2)
             return Run(shape, "NP_SOFTMAX_PAIRS", params=params)
-        params = elem_kernels.row_function(elements(shape) // channels, channels, "softmax")
+        params = kernels.row_function(elements(shape) // channels, channels, "softmax")
         return Run(shape, "NP_ROWS", params=params)
 
 

@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import elem_kernels
+from narrowpass_xnn_cpu.native import kernels
 
 
 @record
@@ -51,7 +51,7 @@ class GroupNorm(Computation):
                 raise BackendError(f"a scale or bias of {list(other)} is not of {wanted} channels")
         if not elements(shape):
             return Run(shape)
-        params = elem_kernels.group_norm(
+        params = kernels.group_norm(
             shape,
             groups,
             self.epsilon,
@@ -116,7 +116,7 @@ class LocalResponseNorm(Computation):
         if not elements(shape):
             return Run(shape)
         numbers = self.alpha, self.beta, self.bias
-        params = elem_kernels.lrn(shape, self.channels, *numbers, channels_last=self.channels_last)
+        params = kernels.lrn(shape, self.channels, *numbers, channels_last=self.channels_last)
         return Run(shape, "NP_LRN", params=params)
 
 

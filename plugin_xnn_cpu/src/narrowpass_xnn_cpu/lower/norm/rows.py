@@ -12,7 +12,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import elem_kernels
+from narrowpass_xnn_cpu.native import kernels
 
 
 @record
@@ -43,7 +43,7 @@ class RowFunction(Computation):
         if not elements(shape):
             return Run(shape)
         columns = elements(shape[len(shape) - self.axes :])
-        params = elem_kernels.row_function(elements(shape) // columns, columns, self.function)
+        params = kernels.row_function(elements(shape) // columns, columns, self.function)
         return Run(shape, "NP_ROWS", params=params)
 
 
