@@ -37,9 +37,9 @@ class Unary(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.Unary:
+    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.XnnUnary:
         """See `Computation.pack`."""
-        return elementwise.Unary(self.function, self.parameters)
+        return elementwise.XnnUnary(self.function, self.parameters)
 
     def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
@@ -70,9 +70,9 @@ class Binary(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.Binary:
+    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.XnnBinary:
         """See `Computation.pack`."""
-        return elementwise.Binary(self.function)
+        return elementwise.XnnBinary(self.function)
 
     def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
@@ -268,10 +268,10 @@ class Transpose(Computation):
     mnemonic = "transpose"
     perm: tuple[int, ...]
 
-    def pack(self, op: LoweredOp, session: Session | None) -> movement.Transpose | None:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.XnnTranspose | None:
         """See `Computation.pack`."""
         itemsize = op.output.dtype.itemsize
-        return movement.Transpose(itemsize) if itemsize in (1, 4) else None
+        return movement.XnnTranspose(itemsize) if itemsize in (1, 4) else None
 
     def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -124,13 +124,13 @@ class Int8Pools:
 
     def __init__(self, kernel_window: KernelWindow) -> None:
         self._kernel_window = kernel_window
-        self._last: tuple[tuple[int, ...], movement.MaxPoolS8] | None = None
+        self._last: tuple[tuple[int, ...], movement.XnnMaxPool] | None = None
 
-    def of(self, pads: tuple[int, ...]) -> movement.MaxPoolS8:
+    def of(self, pads: tuple[int, ...]) -> movement.XnnMaxPool:
         """Return the operator for these pads."""
         if self._last is None or self._last[0] != pads:
             kernel_window = self._kernel_window
-            operator = movement.MaxPoolS8(
+            operator = movement.XnnMaxPool(
                 kernel_window.size, pads, kernel_window.strides, kernel_window.dilations
             )
             self._last = pads, operator
@@ -149,9 +149,9 @@ class PadImage(Computation):
     kernel = "xnn pad"
     pads: tuple[int, int, int, int]
 
-    def pack(self, op: LoweredOp, session: Session | None) -> movement.Pad:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.XnnPad:
         """See `Computation.pack`."""
-        return movement.Pad(0.0)
+        return movement.XnnPad(0.0)
 
     def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

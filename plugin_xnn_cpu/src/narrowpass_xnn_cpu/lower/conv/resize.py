@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.xnnpack.movement import ResizeBilinear
+from narrowpass_xnn_cpu.native.xnnpack.movement import XnnResizeBilinear
 
 _LINEAR = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"}
 
@@ -75,7 +75,7 @@ class ResizeLinear(Computation):
             raise BackendError("nothing can be interpolated from an empty image")
         if (height, width) == shape[1:3]:
             return Run(result, view=0)
-        operator = ResizeBilinear(height, width, self.mode)
+        operator = XnnResizeBilinear(height, width, self.mode)
         operator.reshape(shape, sizing.pool)
         return Run(result, operator.call, operator)
 

@@ -24,8 +24,8 @@ from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import (
-    Binary,
-    Mean,
+    XnnBinary,
+    XnnMean,
     check_mean_scales,
     check_scales,
 )
@@ -55,9 +55,9 @@ class BinaryInt8(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function} int8"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> Binary:
+    def pack(self, op: LoweredOp, session: Session | None) -> XnnBinary:
         """See `Computation.pack`."""
-        return Binary(self.function, (self.first, self.second, self.result))
+        return XnnBinary(self.function, (self.first, self.second, self.result))
 
     def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
@@ -85,9 +85,9 @@ class MeanInt8(Computation):
     source: Quantization
     result: Quantization
 
-    def pack(self, op: LoweredOp, session: Session | None) -> Mean:
+    def pack(self, op: LoweredOp, session: Session | None) -> XnnMean:
         """See `Computation.pack`."""
-        return Mean(self.source, self.result)
+        return XnnMean(self.source, self.result)
 
     def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

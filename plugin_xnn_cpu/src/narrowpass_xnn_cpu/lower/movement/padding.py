@@ -83,9 +83,9 @@ class Pad(Computation):
         """See `Computation.shape_values`."""
         return self.pads.names
 
-    def pack(self, op: LoweredOp, session: Session | None) -> movement.Pad:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.XnnPad:
         """See `Computation.pack`."""
-        return movement.Pad(self.fill, op.output.dtype.itemsize)
+        return movement.XnnPad(self.fill, op.output.dtype.itemsize)
 
     def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""

@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
 
 
-class Unary(XnnOperator):
+class XnnUnary(XnnOperator):
     """An elementwise operator with one operand.
 
     Args:
@@ -53,7 +53,7 @@ class Unary(XnnOperator):
         self._reshape(function, count, count, 1, 1, 1, pool.handle)
 
 
-class Binary(XnnOperator):
+class XnnBinary(XnnOperator):
     """An elementwise operator with two operands that broadcast.
 
     Args:
@@ -118,7 +118,7 @@ def check_mean_scales(source: Quantization, result: Quantization) -> None:
     check_ratio("input scale / output scale", source.scale / result.scale, ADD_RATIO)
 
 
-class Mean(XnnOperator):
+class XnnMean(XnnOperator):
     """A mean of int8 over axes, which are kept as dimensions of 1.
 
     Args:

@@ -14,7 +14,7 @@ from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.gemv import Gemv
-from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, probe_layout
+from narrowpass_xnn_cpu.native.own.panels import PanelLayout, Panels, probe_layout
 from narrowpass_xnn_cpu.native.own.row_dispatch import RowDispatch
 from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul
 from narrowpass_xnn_cpu.native.problems.bounds import (
@@ -47,7 +47,7 @@ _FUNCTIONS = {
 """By the type of the quantized rows: to create and to reshape."""
 
 
-class RowQuantizer(XnnOperator):
+class XnnRowQuantizer(XnnOperator):
     """Quantizes rows of float32, each by its own range; not on a tape by itself."""
 
     call = "NP_ROWS_TO_INT8"
@@ -168,7 +168,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
         self.kernel, self.call, self.kind = kernel, kernel.call, kernel.kind
         self._problem = problem
         self.channels, self.outputs = problem.sizes
-        self._quantizer: RowQuantizer | None = None
+        self._quantizer: XnnRowQuantizer | None = None
         self._row_dtype = ""  # type of rows with scales of their own
         self._functions = kernel.creating, kernel.reshaping
         flags = self._lib.XNN_FLAG_TRANSPOSE_WEIGHTS if problem.transposed else 0
@@ -242,7 +242,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
             # XNNPACK's cache key has neither scales nor bias; our names of blocks need both.
             others, bias = [scales] if bias is None else [scales, bias], None
             if isinstance(operand, PerToken):
-                self._quantizer = RowQuantizer(self._row_dtype)
+                self._quantizer = XnnRowQuantizer(self._row_dtype)
         create, sizes = self._creating(), self._sizes
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any, other: Any = None) -> int:
@@ -297,7 +297,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
         self.workspace = offset + (2 * results if self.kernel is F16 else 0)
         return self._ffi.new("struct np_converted_params *", (inputs, results, offset))
 
-    def _quantized_rows(self, rows: int, quantizer: RowQuantizer, scratch: int) -> Any:
+    def _quantized_rows(self, rows: int, quantizer: XnnRowQuantizer, scratch: int) -> Any:
         """Return the parameters of a matmul with dynamic per-token quantization of its rows."""
         ffi, lib = self._ffi, self._lib
         # Kernels over-read rows, and quantization parameters after those of the last row.
@@ -356,7 +356,7 @@ def reads_panels(dtype: str, outputs: int) -> bool:
 
 
 @functools.cache
-def _layout(kind: str, outputs: int) -> Layout | None:
+def _layout(kind: str, outputs: int) -> PanelLayout | None:
     """Return XNNPACK's layout for so many outputs; None if our kernels do not read it."""
 
     def pack(matrix: Array, bias: Array, scales: Array, session: Session) -> Block | None:
