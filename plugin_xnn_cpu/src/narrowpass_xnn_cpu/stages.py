@@ -34,6 +34,7 @@ from narrowpass.errors import BackendError, UsageError
 from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
+from narrowpass_planning.graph.op import name_of
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.partitioner import Assignment, Target, assign, schedule
 from narrowpass_planning.plan.partition import Partition
@@ -223,8 +224,7 @@ class _Stages:
         if op.residual is not None:
             line += f" residual {json.dumps(op.residual.name or '')}"
         for node in op.nodes:
-            name = node.name or next((v.name for v in node.outputs if v.name), "")
-            line += f" node {json.dumps(name)}"
+            line += f" node {json.dumps(name_of(node))}"
         return line + (f" reason {json.dumps(reason)}" if reason else "")
 
     def _output(self, value: ir.Value) -> str:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import NARROW, Facts
+from narrowpass_planning.graph.op import name_of
 from narrowpass_planning.plan.partition import ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
@@ -200,7 +201,7 @@ class Builder:
         nodes: tuple[str, ...] = ()
         note = ""
         if self._op is not None:
-            nodes = tuple(map(_name, (*self._op.superseded, *self._op.nodes)))
+            nodes = tuple(map(name_of, (*self._op.superseded, *self._op.nodes)))
             note = self._op.unfit
         self._insert(computation, operands, output, self._order(value, perm), nodes, note)
         if isinstance(computation, Transpose | Reshape | DropAxes):
@@ -306,7 +307,7 @@ class Builder:
         self._items = [item for item in self._items if item not in old]
         self._places = [place for place in self._places if place.slot not in outputs]
         before = [name for item in old for name in item.nodes]
-        own = () if self._op is None else map(_name, (*self._op.superseded, *self._op.nodes))
+        own = () if self._op is None else map(name_of, (*self._op.superseded, *self._op.nodes))
         nodes = tuple(dict.fromkeys((*before, *own)))
         note = next((item.note for item in old if item.note), "")
         origin = self.origins.get(old[0].output)
@@ -358,10 +359,6 @@ class Builder:
         return LoweredPartition(
             tuple(self._items), self._inputs, stored, self._fixed, tuple(self._places)
         )
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
 def _numpy_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
