@@ -41,7 +41,7 @@ SEEN = """
 import json
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.problems import Matmul
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.own.panels import probe_layout
 lib = extension().lib

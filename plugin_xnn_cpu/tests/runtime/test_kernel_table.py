@@ -27,14 +27,10 @@ from narrowpass_xnn_cpu.native.own import (
 from narrowpass_xnn_cpu.native.own import (
     int8 as own_int8,
 )
-from narrowpass_xnn_cpu.native.problems import (
-    ConvAttributes,
-    Convolution,
-    Epilogue,
-    Matmul,
-    Quantization,
-    Requantized,
-)
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
 from narrowpass_xnn_cpu.native.table import Target, candidates, describe, select
 from narrowpass_xnn_cpu.native.table.describe import samples
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution

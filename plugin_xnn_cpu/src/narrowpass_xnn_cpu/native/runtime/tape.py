@@ -192,11 +192,6 @@ class Tape:
                 self._steps[index].set_up = not entry.moving
 
 
-def address_of(array: np.ndarray[Any, Any]) -> Any:
-    """Return the address of a dense array, for `Tape.bind_at`; the caller keeps the array alive."""
-    return _buffer(extension().ffi, array)
-
-
 def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
     # The buffer protocol knows no bfloat16.
     return ffi.from_buffer(array if array.dtype.kind != "V" else array.view(np.uint16))
@@ -274,8 +269,8 @@ class NativeExecutor:
         return readable(array)
 
     def address_of(self, memory: Array, offset: int) -> Any:
-        """Return the address of a byte of `memory`."""
-        return address_of(memory) + offset
+        """Return the address of a byte of `memory`, which the caller keeps alive."""
+        return _buffer(extension().ffi, memory) + offset
 
     def runs_alone(self, call: str, size: int) -> bool:
         """Return whether an operator of XNNPACK is too small for more than one thread."""

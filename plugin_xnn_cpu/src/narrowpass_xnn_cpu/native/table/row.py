@@ -54,7 +54,16 @@ class Kernel(Protocol[P_contra, O_co]):
         """The kernel's name in ``kernels.def``."""
 
     def create(self, problem: P_contra, session: Session | None = None) -> O_co:
-        """Pack, in a session of the weights cache if there is one."""
+        """Pack the constants of a problem, and return its operator.
+
+        Args:
+            problem: what is to be computed.
+            session: of the weights cache; None to pack for this operator alone.
+
+        Raises:
+            UnfitError: constants for which the kernel would not be exact.
+            BackendError: other invalid shapes or types.
+        """
 
 
 @dataclass(frozen=True)
@@ -80,19 +89,6 @@ class Row(Generic[P, O_co]):
     reason: str
     reject_reason: Callable[[P, Target], str] = lambda problem, target: ""
     may_be_unfit: bool = False
-
-    def create(self, problem: P, session: Session | None = None) -> O_co:
-        """Pack the constants of a problem, and return its operator.
-
-        Args:
-            problem: what is to be computed.
-            session: of the weights cache; None to pack for this operator alone.
-
-        Raises:
-            UnfitError: constants for which the kernel would not be exact.
-            BackendError: other invalid shapes or types.
-        """
-        return self.kernel.create(problem, session)
 
     @property
     def provider(self) -> str:
