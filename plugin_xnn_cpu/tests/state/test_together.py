@@ -13,7 +13,7 @@ from xnn_kit import compile_model
 
 import narrowpass
 from narrowpass.errors import DataError, UsageError
-from narrowpass_planning.state.merging import MergedRun
+from narrowpass_planning.state.merged import MergedRun
 
 LENGTHS = 5, 1, 9, 2
 Pair = tuple[narrowpass.Session, Reference]

@@ -9,9 +9,10 @@ from narrowpass.state.plain import states_of
 from narrowpass_ir.data.feeds import FeedChecker
 from narrowpass_ir.garbage import pause_collection
 from narrowpass_ir.verify import Signature
-from narrowpass_planning.program.compiler import MethodCompiler, Sources
+from narrowpass_planning.program.compiler import MethodCompiler
 from narrowpass_planning.program.document import Appends
 from narrowpass_planning.program.models import forget_weights, inferred
+from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.state.appending import append_in_place
 from narrowpass_planning.state.errors import AppendError
 from narrowpass_planning.state.group_query import mark_appended

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
@@ -18,29 +17,7 @@ from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body, compile_method
 from narrowpass_planning.program.stored_methods import StoredMethods
 from narrowpass_planning.state.errors import AppendError
-from narrowpass_planning.weights.cache import WeightsCache
-from narrowpass_planning.weights.packer import Packer
 from narrowpass_planning.weights.session import Session
-
-if TYPE_CHECKING:
-    from narrowpass.bundle import Bundle
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What a program's methods are compiled from.
-
-    Attributes:
-        bundle: with the models.
-        options: of the program.
-        cache: the process's cache of the backend's packed weights.
-        packer: identifies the packing code.
-    """
-
-    bundle: Bundle
-    options: CompileOptions
-    cache: WeightsCache[Any]
-    packer: Packer
 
 
 class MethodCompiler:

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from narrowpass.runtime.requests import check_kept
 from narrowpass_ir.garbage import pause_collection
-from narrowpass_planning.program.compiler import MethodCompiler, Sources
+from narrowpass_planning.program.compiler import MethodCompiler
 from narrowpass_planning.program.models import forget_weights, inferred
+from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.packing import packing
 

@@ -35,10 +35,11 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import PreparedRun, Replay
 from narrowpass_planning.plan.step import Times
 from narrowpass_planning.program.appending import AppendingMethods
-from narrowpass_planning.program.compiler import MethodCompiler, Sources
+from narrowpass_planning.program.compiler import MethodCompiler
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method
 from narrowpass_planning.program.methods import ForkLock, Methods
+from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.program.statistics import statistics_of
 from narrowpass_planning.program.stored_methods import StoredMethods
 from narrowpass_planning.state.errors import AppendError, CacheFullError

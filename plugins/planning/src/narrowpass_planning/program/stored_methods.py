@@ -27,8 +27,8 @@ from narrowpass_planning.weights.weight import digest
 if TYPE_CHECKING:
     from narrowpass.bundle import Manifest
     from narrowpass_planning.program.compiled_graph import CompileContext
-    from narrowpass_planning.program.compiler import Sources
     from narrowpass_planning.program.method import Method
+    from narrowpass_planning.program.sources import Sources
     from narrowpass_planning.stored.storage import StepStorage
 
 _PACKAGES = ("narrowpass", "narrowpass_ir", "narrowpass_planning", "narrowpass_reference")

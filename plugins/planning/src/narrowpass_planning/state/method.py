@@ -18,7 +18,7 @@ from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers
 from narrowpass_planning.state.fed import Fed, FeedForm
-from narrowpass_planning.state.merging import MergedRun
+from narrowpass_planning.state.merged import MergedRun
 
 if TYPE_CHECKING:
     from narrowpass_planning.program.method import Method
