@@ -61,9 +61,9 @@ ROOMS = (
     Room("plugins/testing", "narrowpass_testing", "test kit of plugins"),
     Room("plugin_fp16", "narrowpass_fp16", "min cut of casts"),
     Room("plugin_int8_sym", "narrowpass_int8_sym", "calibration, Q/DQ"),
-    Room("plugin_xnn_cpu", NATIVE, "backend, program, gain", strong=True),
-    Room("lower/", f"{NATIVE}.lower", "nodes to LoweredOps, stages", strong=True),
-    Room("lowered/", f"{NATIVE}.lowered", "plan: print, verify, reload", strong=True),
+    Room("plugin_xnn_cpu", NATIVE, "backend, stages, program", strong=True),
+    Room("lower/", f"{NATIVE}.lower", "nodes to LoweredOps", strong=True),
+    Room("lowered/", f"{NATIVE}.lowered", "plan: verify, print, pack", strong=True),
     Room("native/", f"{NATIVE}.native", "kernel table, packing, tape", strong=True),
 )
 LIBRARY = Room("csrc/", "", "micro-kernels in C", strong=True)

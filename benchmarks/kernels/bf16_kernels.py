@@ -25,7 +25,7 @@ from timing import Array, Run, alone, in_turns, parser
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Weight
-from narrowpass_xnn_cpu.native import cpu, kernels
+from narrowpass_xnn_cpu.native import isa, kernels
 from narrowpass_xnn_cpu.native.own import bf16
 from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
@@ -45,7 +45,7 @@ def contenders(
     _, size, inputs, outputs, kernel_size, stride = shape
     found: dict[str, tuple[Any, tuple[int, ...]]] = {}
     narrow, added = Weight.of(kernel.astype(ml_dtypes.bfloat16)), Weight.of(bias)
-    names = [name for name, flag in CODES.items() if flag in cpu.flags()]
+    names = [name for name, flag in CODES.items() if flag in isa.flags()]
     for name in ("float32", "XNNPACK", *names):
         kernels.TARGET = name if name in names else "best"
         operator: Any

@@ -29,10 +29,13 @@ from timing import alone, in_turns, parser
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_winograd
-from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
+from narrowpass_xnn_cpu.native.problems.convolution import (
+    ConvAttributes,
+    Convolution,
+    fits_winograd,
+)
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.native.problems.winograd import fits_winograd
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool, shared
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution

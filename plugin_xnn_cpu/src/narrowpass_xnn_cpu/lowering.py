@@ -7,25 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from narrowpass.errors import BackendError
 from narrowpass.framework.classify import ACCUMULATE
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.host.evaluators import Evaluate
-from narrowpass_planning.partitioner.assignment import Assignment, Target
+from narrowpass_planning.partitioner import Assignment, Target
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
+from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
 from narrowpass_xnn_cpu.lower import rules
+from narrowpass_xnn_cpu.lower.attention.appended import check_readers
+from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.fusion.operations import operations
+from narrowpass_xnn_cpu.lower.int8.offsets import store_with_offsets
 from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Observe
 from narrowpass_xnn_cpu.lower.storage import XnnStorage
-from narrowpass_xnn_cpu.lower.unit import UnitLowering
-from narrowpass_xnn_cpu.lowered.packed import PackedStep
-from narrowpass_xnn_cpu.native import cpu
-from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
+from narrowpass_xnn_cpu.lowered.op import PackedStep
+from narrowpass_xnn_cpu.lowered.partition import LoweredPartition, UnfitConstantsError
+from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.runtime.loop import TapeLoop
 from narrowpass_xnn_cpu.native.runtime.meter import scratch_for
+from narrowpass_xnn_cpu.native.runtime.tape import EXECUTOR
 
 if TYPE_CHECKING:
     from narrowpass.runtime.meters import Meter
@@ -65,8 +70,22 @@ class XnnLowering(Lowering[Op]):
         return rules.reason(op, facts)
 
     def lower(self, source: Source[Op]) -> Partition:
-        """Lower and pack the operations of a partition."""
-        return UnitLowering(source, self._numerics).pack()
+        """Lower and pack operations; those whose constants do not fit int8 kernels in float32.
+
+        Constants are read, and checked, when they are packed. Weights in the cache were checked
+        when they were packed first.
+        """
+        unfit: dict[str, str] = {}
+        while True:
+            builder, partition = lower_unit(source, self._numerics, unfit)
+            try:
+                return partition.pack(source.number, source.session, source.workspace)
+            except UnfitConstantsError as error:
+                before = len(unfit)
+                for lowered, reason in error.reasons.items():
+                    unfit.setdefault(builder.origins[lowered.output].unfit_key, reason)
+                if len(unfit) == before:
+                    raise BackendError(f"no kernel supports these constants: {error}") from error
 
     def observes(self, value: ir.Value) -> bool:
         """Return whether a value is materialized as float32 while the method runs."""
@@ -99,8 +118,33 @@ class XnnLowering(Lowering[Op]):
     def precision_note(self, node: ir.Node, precision: str) -> str:
         """Return a note if accumulators are of another type than the model requests."""
         requested = node.metadata_props.get(ACCUMULATE, "")
-        in_float16 = precision.startswith("float16") and not cpu.accumulates_float16_in_float32()
+        in_float16 = precision.startswith("float16") and not isa.accumulates_float16_in_float32()
         used = "float16" if in_float16 else "float32"
         return (
             f", accumulators in {used} and not {requested}" if requested not in ("", used) else ""
         )
+
+
+def lower_unit(
+    source: Source[Op], numerics: Numerics, unfit: Mapping[str, str] | None = None
+) -> tuple[Builder, LoweredPartition]:
+    """Lower the operations of a native unit, and pack nothing.
+
+    Args:
+        source: the operations and shape nodes, in order.
+        numerics: which roundings kernels may choose.
+        unfit: why constants do not fit their kernels, by `Op.unfit_key`.
+
+    Raises:
+        BackendError: an operation that cannot be lowered; the message names its node.
+    """
+    builder = Builder(source.facts, rules.emit, numerics=numerics, unfit=unfit)
+    for item in source.items:
+        if isinstance(item, ShapeNode):
+            builder.add_shape_node(item)
+            continue
+        rules.lower(item, builder)
+        builder.observe(item.outputs)
+    partition = builder.finish(source.outputs)
+    check_readers(partition)
+    return builder, store_with_offsets(partition)

@@ -10,7 +10,7 @@ from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError, DataError
 from narrowpass_planning.memory.caching_allocator import CachingAllocator
-from narrowpass_xnn_cpu.native.runtime.executor import EXECUTOR
+from narrowpass_xnn_cpu.native.runtime.tape import EXECUTOR
 
 pytestmark = pytest.mark.once
 

@@ -179,7 +179,7 @@ def test_gemv_reads_some_matrices_that_a_gemm_has_packed():
 @pytest.mark.parametrize("width", [None, 16], ids=["not read", "read"])
 def test_panels_are_those_that_the_kernel_says(width):
     """Whatever the processor's panels are: nothing runs here."""
-    layouts = {16: fp32.Layout("NP_PANELS_F32", 16, 4, 4)}
+    layouts = {16: fp32.PanelLayout("NP_PANELS_F32", 16, 4, 4)}
     kernel = dataclasses.replace(fp32.MATMUL, panels=lambda problem, packing: layouts.get(width))
     operator = kernel.create(Matmul(Weight.of(np.ones((16, 8), np.float32))))
     panels = operator.panels()

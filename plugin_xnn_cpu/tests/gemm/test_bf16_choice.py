@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from narrowpass_xnn_cpu.native import cpu, isa, library, target
+from narrowpass_xnn_cpu.native import isa, library, target
 
 pytestmark = pytest.mark.once
 
@@ -14,9 +14,9 @@ V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 """What AVX-512 has in x86-64-v4, for which the kernels are compiled."""
 
 
-@pytest.mark.skipif(not cpu.flags(), reason="no /proc/cpuinfo here")
+@pytest.mark.skipif(not isa.flags(), reason="no /proc/cpuinfo here")
 def test_the_best_level_is_capped():
-    flags = cpu.flags()
+    flags = isa.flags()
     expected = "plain"
     rank = isa.LEVELS.index
     cap = rank(isa.cap() or isa.LEVELS[-1])

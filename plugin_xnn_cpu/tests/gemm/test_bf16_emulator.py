@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bf16_kit import bfloat16, executed
 
-from narrowpass_xnn_cpu.native import cpu
+from narrowpass_xnn_cpu.native import isa
 
 pytestmark = pytest.mark.once
 
@@ -126,4 +126,4 @@ def test_the_emulator_counts_instructions(bf16_emulated):
     call(bf16_emulated, "dot_memory", words("numbers", 16), words("numbers", 16),
          words("numbers", 144), 0)  # fmt: skip
     counted = [after - old for after, old in zip(executed(), before, strict=True)]
-    assert counted == ([0, 0, 0] if "avx512_bf16" in cpu.flags() else [1, 0, 0])
+    assert counted == ([0, 0, 0] if "avx512_bf16" in isa.flags() else [1, 0, 0])

@@ -16,9 +16,9 @@ from narrowpass_xnn_cpu.native import kernels, target
 from narrowpass_xnn_cpu.native.own import fp32, gemv, panels
 from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.target import has_float16_gemm
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 pytestmark = pytest.mark.once
 

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 from oracle_kit import expected_outputs
 from xnn_kit import compile_model
 
-from narrowpass_xnn_cpu.native import cpu, target
+from narrowpass_xnn_cpu.native import isa, target
 from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
+from narrowpass_xnn_cpu.native.target import has_float16_gemm
 
 RNG = np.random.default_rng(9)
 NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -193,7 +193,7 @@ def test_matmuls_run_in_the_faster_type(name, rows, size):
     # Rows and matrix are exact in their type: accumulators and results are rounded.
     unit = 2.0**-11 if name == "float16" else 2.0**-8
     allowed = 4 * unit * (1 + np.abs(exact))
-    if kernel.endswith(" in float16") and not cpu.accumulates_float16_in_float32():
+    if kernel.endswith(" in float16") and not isa.accumulates_float16_in_float32():
         # Each accumulator is rounded to float16.
         sizes = np.abs(x).astype(np.float64) @ np.abs(weights["w"]).astype(np.float64)
         allowed += size[0] * unit * sizes
@@ -209,7 +209,7 @@ def test_a_float16_matmul_of_changing_rows():
         feeds = {"x": RNG.standard_normal((rows, 1024)).astype(np.float16)}
         got, right = program.run(feeds)["y"], expected_outputs(model, feeds)["y"]
         limit = TOLERANCES["float16"] * max(1.0, float(np.abs(right).max(initial=0)))
-        if 0 < rows <= 8 and has_float16_gemm() and not cpu.accumulates_float16_in_float32():
+        if 0 < rows <= 8 and has_float16_gemm() and not isa.accumulates_float16_in_float32():
             # Each of 1024 accumulations is rounded to float16: a random walk of as many steps.
             limit *= 1024**0.5
         np.testing.assert_allclose(got.astype("f4"), right.astype("f4"), rtol=0, atol=limit)

@@ -1,4 +1,4 @@
-"""Lowered plans: printed, read back, verified and compared as text."""
+"""Lowered plans: printed, verified and compared as text."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
 from narrowpass.bundle import Bundle
-from narrowpass.errors import BackendError, UsageError
+from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.lower.stages import plan_of
-from narrowpass_xnn_cpu.lower.vocabulary import BY_MNEMONIC, CLASSES, COMPUTATIONS
+from narrowpass_xnn_cpu.lower.numerics import DEFAULT
+from narrowpass_xnn_cpu.lower.storage import COMPUTATIONS, XnnStorage
 from narrowpass_xnn_cpu.lowered.op import Computation
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
-from narrowpass_xnn_cpu.lowered.plan import read_plans
-from narrowpass_xnn_cpu.lowered.verify import verify
 from narrowpass_xnn_cpu.native import isa, library, target
+from narrowpass_xnn_cpu.stages import plan_of
 
 pytestmark = pytest.mark.once
 
@@ -69,14 +68,11 @@ def text(model, stage):
     return BACKEND.plan_text(bundle, stage, OPTIONS)
 
 
-def again(printed):
-    plans = read_plans(printed, BY_MNEMONIC, CLASSES)
-    return "".join(plan.text() for plan in plans), plans
-
-
-def lowered(plans):
-    bodies = [section.body for plan in plans for section in plan.sections]
-    return [body for body in bodies if isinstance(body, LoweredPartition)]
+def lowered(model):
+    """Return the first native partition after the stage `layout`."""
+    inferred = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    sections = plan_of("layout", "main", inferred).sections
+    return next(each.body for each in sections if isinstance(each.body, LoweredPartition))
 
 
 def everything(cls=Computation):
@@ -86,31 +82,22 @@ def everything(cls=Computation):
         yield from everything(each)
 
 
-def test_every_computation_is_in_the_vocabulary_once():
+def test_every_computation_can_be_stored_and_has_a_mnemonic_of_its_own():
     assert {each.__qualname__ for each in everything()} == {c.__qualname__ for c in COMPUTATIONS}
-    assert len(BY_MNEMONIC) == len(COMPUTATIONS)
-    names = [each.__name__ for each in COMPUTATIONS]
-    assert len({*names, *CLASSES}) == len(names) + len(CLASSES)
-
-
-@pytest.mark.parametrize("stage", BACKEND.stages)
-def test_a_plan_is_read_back_as_it_was_printed(stage):
-    printed = text(network(), stage)
-    back, plans = again(printed)
-    assert back == printed
-    for partition in lowered(plans):
-        verify(partition)
+    assert len({each.mnemonic for each in COMPUTATIONS}) == len(COMPUTATIONS)
+    classes = XnnStorage(DEFAULT).classes()
+    assert all(classes[each.__name__] is each for each in COMPUTATIONS)
 
 
 @pytest.mark.parametrize("stage", BACKEND.stages)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(1, 14))
 @settings(max_examples=40, deadline=None, derandomize=True)
-def test_plans_of_random_graphs_are_read_back_and_valid(stage, seed, nodes):
-    printed = text(random_model(seed, nodes), stage)
-    back, plans = again(printed)
-    assert back == printed
-    for partition in lowered(plans):
-        verify(partition)
+def test_plans_of_random_graphs_are_valid_and_printed_alike(stage, seed, nodes):
+    """A partition is verified before it is printed."""
+    model = random_model(seed, nodes)
+    printed = text(model, stage)
+    assert printed.startswith(f'plan "{stage}" "main" {{\n')
+    assert text(model, stage) == printed
 
 
 def test_plans_are_selected_for_another_processor_without_the_library(monkeypatch):
@@ -227,46 +214,37 @@ def test_the_command_prints_a_stage_without_the_library(backend, tmp_path):
     assert done.stdout == explain(*arguments[1:]).stdout
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ('%1 "y" float32 = unary(%0) {function: "abs"}', "%0 is not defined"),
-        ('input "x" %0 "x" float32 what', "too much"),
-        ('input "x" %0 "x" float32\n%1 "y" float32 = nothing(%0)', "no computation 'nothing'"),
-        ('input "x" %0 "x" float32\n%1 "y" float32 = unary(%0) {size: 3}', "no field 'size'"),
-        ('input "x" %0 "x" float32\n%1 "y" float32 = unary(%0)', "needs a field 'function'"),
-        ('output "y" %7', "%7 is not defined"),
-        ("input ?", "cannot read"),
-    ],
-)
-def test_errors_in_a_plan_name_the_line(line, problem):
-    with pytest.raises(UsageError, match=problem):
-        read_plans(f'plan "layout" "main" {{\nlowered {{\n{line}\n}}\n}}\n', BY_MNEMONIC, CLASSES)
-
-
-def test_a_plan_that_ends_early():
-    with pytest.raises(UsageError, match="'}' is missing"):
-        read_plans('plan "layout" "main" {\nlowered {\n', BY_MNEMONIC, CLASSES)
-
-
 def test_a_layout_that_is_no_permutation():
-    plan = text(network(), "layout").replace("layout [0, 2, 3, 1]", "layout [0, 2, 3, 3]")
-    (partition,) = lowered(again(plan)[1])
+    partition = lowered(network())
+    wrong = partition.with_ops(lambda op: dataclasses.replace(op, layout=(0, 2, 3, 3)))
     with pytest.raises(BackendError, match="no permutation"):
-        verify(partition)
+        wrong.verify()
+
+
+def test_a_place_that_is_no_permutation():
+    partition = lowered(network())
+    place = dataclasses.replace(partition.places[0], perm=(0, 0))
+    with pytest.raises(BackendError, match="lies in the order"):
+        dataclasses.replace(partition, places=(place,)).verify()
 
 
 def test_an_operand_that_is_computed_later():
-    printed = text(network(), "layout").splitlines()
-    start = next(i for i, line in enumerate(printed) if " = " in line)
-    ops = [line for line in printed if " = " in line]
-    second = re.match(r"\s*(%\d+ \"[^\"]*\" \w+) = ", ops[1])[1]
-    swapped = [*printed[:start], f"    unwritten {second}", *printed[start:]]
-    number = second.split()[0]
-    swapped[start + 1] = re.sub(r"\(%\d+", f"({number}", swapped[start + 1])
-    (partition,) = lowered(again("\n".join(swapped))[1])
+    partition = lowered(network())
     with pytest.raises(BackendError, match="is not computed before"):
-        verify(partition)
+        dataclasses.replace(partition, items=partition.items[::-1]).verify()
+
+
+def test_a_slot_that_is_written_twice():
+    partition = lowered(network())
+    first = partition.ops[0].output
+    with pytest.raises(BackendError, match=r"writes .*, as .* does"):
+        partition.with_ops(lambda op: dataclasses.replace(op, output=first)).verify()
+
+
+def test_an_output_that_is_not_computed():
+    partition = lowered(network())
+    with pytest.raises(BackendError, match="'y' is not computed"):
+        dataclasses.replace(partition, items=()).verify()
 
 
 def explain(*arguments):
@@ -280,7 +258,8 @@ def test_the_command_prints_a_stage(tmp_path):
     onnx.save(network(), path)
     done = explain(path, "--stage", "layout")
     assert done.returncode == 0
-    assert again(done.stdout)[0] == done.stdout
+    assert done.stdout.startswith('plan "layout" "main" {\n  lowered {\n')
+    assert 'layout [0, 2, 3, 1] node "first"' in done.stdout
     wrong = explain(path, "--stage", "none")
     assert wrong.returncode != 0
     assert "its stages: canonicalize" in wrong.stderr

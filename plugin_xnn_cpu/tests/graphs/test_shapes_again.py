@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from xnn_kit import compile_model
 
 from narrowpass_planning.plan.bindings import MOST
-from narrowpass_xnn_cpu.lowered.packed import PackedStep
+from narrowpass_xnn_cpu.lowered.op import PackedStep
 
 RNG = np.random.default_rng(11)
 TOLERANCE = 1e-4

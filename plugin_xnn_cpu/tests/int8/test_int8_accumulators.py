@@ -28,7 +28,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 )
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
-from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary
+from narrowpass_xnn_cpu.native.xnnpack.elementwise import XnnBinary
 
 pytestmark = pytest.mark.once
 
@@ -50,7 +50,7 @@ QUANTIZATIONS = st.builds(
 
 def added_by_xnnpack(a, b, first, second, output):
     """Add two tensors of one shape."""
-    operator = Binary("add", (first, second, output))
+    operator = XnnBinary("add", (first, second, output))
     operator.reshape(a.shape, b.shape, shared(1))
     tape = Tape([Entry(operator.call, (0, 1), 2, operator, None, True, "add")], 3)
     buffers = [aligned(a.size) for _ in range(3)]
@@ -102,7 +102,7 @@ def test_a_fused_residual_equals_a_separate_addition(
         )
         try:
             if joined:
-                Binary("add", (first, second, output))
+                XnnBinary("add", (first, second, output))
                 assert operator.can_add
                 operator = operator.variant(
                     added=AddS8.of(first, second, output, limits),

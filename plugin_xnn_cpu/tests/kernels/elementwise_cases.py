@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from edge_kit import EDGES, FLAT, UNIT, Cases
 
-from narrowpass_xnn_cpu.native import elem_kernels, kernels
+from narrowpass_xnn_cpu.native import kernels
 
 CASES = Cases()
 INTEGERS = [f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)]
@@ -119,7 +119,7 @@ def typed_binary(kernel, columns, rows, name, dtype, how):
     a, b = (numbers(kernel, dtype, *shape) for shape in SHAPES[how](rows, columns))
     expected = BINARY[name](a, b)
     strides = [kernels.broadcast_strides(x.shape, expected.shape) for x in (a, b)]
-    params = elem_kernels.typed_binary(expected.shape, strides, name, dtype)
+    params = kernels.typed_binary(expected.shape, strides, name, dtype)
     kernel.expect(params, [a, b], expected)
 
 
@@ -143,7 +143,7 @@ def typed_unary(kernel, count, name, dtype):
     x = numbers(kernel, dtype, count)
     if dtype.startswith("float"):
         x[x == 5], x[x == -5], x[x == 6] = np.inf, -np.inf, np.nan
-    kernel.expect(elem_kernels.typed_unary(count, name, dtype), [x], UNARY[name](x))
+    kernel.expect(kernels.typed_unary(count, name, dtype), [x], UNARY[name](x))
 
 
 @CASES.of("NP_CAST", count=FLAT, source=("bool", *NUMBERS), target=("bool", *NUMBERS))
@@ -152,7 +152,7 @@ def cast(kernel, count, source, target):
     x = kernel.rng.integers(-100 if signed else 0, 100, count).astype(source)
     if source.startswith("float"):
         x = x * x.dtype.type(0.73)
-    kernel.expect(elem_kernels.cast(count, source, target), [x], x.astype(target))
+    kernel.expect(kernels.cast(count, source, target), [x], x.astype(target))
 
 
 NARROW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}

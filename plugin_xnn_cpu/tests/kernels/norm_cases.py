@@ -9,7 +9,7 @@ import numpy as np
 from edge_kit import EDGES, SOME, UNIT, Cases
 from tolerances import ACCUMULATED
 
-from narrowpass_xnn_cpu.native import elem_kernels, kernels
+from narrowpass_xnn_cpu.native import kernels
 
 CASES = Cases()
 EPSILON = 0.01
@@ -36,7 +36,7 @@ def affine(kernel, channels, pixels, count, channels_last, limits):
     wide = x.astype(np.float64) * scale[:, None] + shift[:, None]
     expected = images(np.clip(wide, *limits).astype(np.float32), channels_last)
     given = images(x, channels_last)
-    params = elem_kernels.affine(given.shape, limits, channels_last=channels_last)
+    params = kernels.affine(given.shape, limits, channels_last=channels_last)
     # The multiplication may be rounded on its own: by half a unit of a number that cancels.
     kernel.expect(params, [given, scale, shift], expected, 8 * UNIT)
 
@@ -65,7 +65,7 @@ def group_norm(kernel, each, pixels, groups, count, channels_last, by_group):
         factors = [np.repeat(part, each if by_group else 1)[:, None] for part in (scale, bias)]
         expected = (whole * factors[0] + factors[1]).astype(np.float32)
     given = images(x, channels_last)
-    params = elem_kernels.group_norm(
+    params = kernels.group_norm(
         given.shape, groups, EPSILON, channels_last=channels_last, by_group=by_group
     )
     out = images(expected, channels_last)
@@ -92,7 +92,7 @@ def lrn(kernel, channels, pixels, size, beta, count, channels_last):
             around[:, to] += squares[:, of]
     expected = (x / (1.5 + 0.3 / size * around) ** beta).astype(np.float32)
     given = images(x, channels_last)
-    params = elem_kernels.lrn(given.shape, size, 0.3, beta, 1.5, channels_last=channels_last)
+    params = kernels.lrn(given.shape, size, 0.3, beta, 1.5, channels_last=channels_last)
     kernel.expect(params, [given], images(expected, channels_last), 16 * UNIT)
 
 
@@ -123,7 +123,7 @@ ROWS = {
 def row_function(kernel, columns, rows, name):
     x = kernel.floats(rows, columns)
     expected = ROWS[name](x.astype(np.float64)) if rows else x
-    params = elem_kernels.row_function(rows, columns, name)
+    params = kernels.row_function(rows, columns, name)
     kernel.expect(params, [x], expected.astype(np.float32), ACCUMULATED.relative)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from edge_kit import EDGES, FLAT, Cases
 
-from narrowpass_xnn_cpu.native import calls, int16_kernels, kernels
+from narrowpass_xnn_cpu.native import calls, kernels
 from narrowpass_xnn_cpu.native.library import extension
 
 CASES = Cases()
@@ -53,7 +53,7 @@ def quantize_16(kernel, count, is_signed, zero):
     x = 900 * kernel.floats(count)
     least, most = limits.min - zeros[zero], limits.max - zeros[zero]
     expected = steps(x, SCALE, least, most).astype(np.int64) + zeros[zero]
-    params = int16_kernels.quantize16(count, SCALE, zeros[zero], is_signed=bool(is_signed))
+    params = kernels.quantize16(count, SCALE, zeros[zero], is_signed=bool(is_signed))
     kernel.expect(params, [x], expected.astype(limits.dtype))
 
 
@@ -62,7 +62,7 @@ def dequantize_16(kernel, count, is_signed, zero):
     limits, zeros = sixteen_bits(is_signed)
     x = kernel.rng.integers(limits.min, limits.max, count, limits.dtype, endpoint=True)
     expected = (x.astype(np.int64) - zeros[zero]).astype(np.float32) * SCALE
-    params = int16_kernels.quantize16(count, SCALE, zeros[zero], is_signed=bool(is_signed))
+    params = kernels.quantize16(count, SCALE, zeros[zero], is_signed=bool(is_signed))
     kernel.expect(params, [x], expected)
 
 
@@ -71,7 +71,7 @@ def fake_quantize(kernel, count, is_signed, zero):
     limits, zeros = sixteen_bits(is_signed)
     x = 900 * kernel.floats(count)
     expected = steps(x, SCALE, limits.min - zeros[zero], limits.max - zeros[zero]) * SCALE
-    params = int16_kernels.quantize16(count, SCALE, zeros[zero], is_signed=bool(is_signed))
+    params = kernels.quantize16(count, SCALE, zeros[zero], is_signed=bool(is_signed))
     kernel.expect(params, [x], expected)
 
 
@@ -82,7 +82,7 @@ def fake_quantize_channels(kernel, outer, channels, inner):
     table[0] = kernel.rng.uniform(0.01, 0.1, channels)
     table[1], table[2] = -kernel.rng.integers(0, 129, channels), 127
     expected = steps(x, *table[:, :, None]) * table[0][:, None]
-    kernel.expect(int16_kernels.fake_quantize_channels(x.size, inner, table), [x], expected)
+    kernel.expect(kernels.fake_quantize_channels(x.size, inner, table), [x], expected)
 
 
 @CASES.of("NP_TABLE", count=FLAT)

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tolerances import ACCUMULATED
 
 from narrowpass.runtime.meters import Counts, Extremes
-from narrowpass_xnn_cpu.native import calls, elem_kernels, kernels
+from narrowpass_xnn_cpu.native import calls, kernels
 from narrowpass_xnn_cpu.native.runtime.meter import NativeMeter, scratch_for
 
 CASES = Cases()
@@ -66,7 +66,7 @@ REDUCTIONS = {
     first=(1, 2, 3),
     axes=((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)),
     name=tuple(REDUCTIONS),
-    dtype=elem_kernels.REDUCED_TYPES,
+    dtype=kernels.REDUCED_TYPES,
 )
 def typed_reduction(kernel, last, middle, first, axes, name, dtype):
     compares, is_float = name in ("max", "min"), dtype.startswith("float")
@@ -82,7 +82,7 @@ def typed_reduction(kernel, last, middle, first, axes, name, dtype):
     wide = x.astype(np.float64) if is_float else x
     with np.errstate(over="ignore"):
         expected = np.asarray(REDUCTIONS[name](wide, axes)).astype(dtype)
-    params = elem_kernels.typed_reduction(x.shape, axes, name, dtype)
+    params = kernels.typed_reduction(x.shape, axes, name, dtype)
     tolerance = ACCUMULATED.relative if is_float and not compares else 0
     kernel.expect(params, [x], expected, tolerance)
 

@@ -7,7 +7,7 @@ from edge_kit import EDGES, SOME, UNIT, Cases
 from numpy.lib.stride_tricks import sliding_window_view
 
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
-from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement, reduction
+from narrowpass_xnn_cpu.native.xnnpack import elementwise, movement
 
 CASES = Cases()
 COUNTS = (*EDGES[1:], 16383, 16385, 50001)
@@ -24,7 +24,7 @@ PARAMETERS = {"clamp": (-0.5, 1.0), "leaky_relu": (0.25,)}
 @CASES.of("NP_UNARY", count=COUNTS, kind=tuple(UNARY))
 def unary(kernel, count, kind):
     x = kernel.floats(count)
-    operator = elementwise.Unary(kind, PARAMETERS.get(kind, ()))
+    operator = elementwise.XnnUnary(kind, PARAMETERS.get(kind, ()))
     operator.reshape(count, kernel.pool)
     expected = UNARY[kind](x.astype(np.float64)).astype(np.float32)
     kernel.expect(None, [x], expected, 8 * UNIT, operator=operator)
@@ -47,7 +47,7 @@ BROADCAST = {"dense": ((1, 1), (1, 1)), "row": ((1, 1), (0, 1)), "column": ((1, 
 def binary(kernel, columns, rows, kind, how):
     shapes = [(rows if down else 1, columns if along else 1) for down, along in BROADCAST[how]]
     a, b = (kernel.floats(*shape) for shape in shapes)
-    operator = elementwise.Binary(kind)
+    operator = elementwise.XnnBinary(kind)
     operator.reshape(*shapes, kernel.pool)
     kernel.expect(None, [a, b], BINARY[kind](a, b), 2 * UNIT, operator=operator)
 
@@ -64,7 +64,7 @@ def binary_int8(kernel, columns, rows, kind, how):
     given = Quantization(0.03, 5), Quantization(0.02, -7), Quantization(0.05, 3)
     shapes = [(rows if down else 1, columns if along else 1) for down, along in BROADCAST[how]]
     a, b = (kernel.bytes(*shape) for shape in shapes)
-    operator = elementwise.Binary(kind, given)
+    operator = elementwise.XnnBinary(kind, given)
     operator.reshape(*shapes, kernel.pool)
     real = [
         (x.astype(float) - item.zero_point) * item.scale
@@ -82,7 +82,7 @@ REDUCED = ((0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2))
 def reduce_int8(kernel, last, middle, first, axes):
     x = kernel.bytes(first, middle, last)
     source, result = Quantization(0.03, 5), Quantization(0.01, -3)
-    operator = reduction.Mean(source, result)
+    operator = elementwise.XnnMean(source, result)
     operator.reshape(x.shape, axes, kernel.pool)
     mean = x.astype(np.float64).mean(axes, keepdims=True) - source.zero_point
     exact = mean * source.scale / result.scale + result.zero_point
@@ -92,7 +92,7 @@ def reduce_int8(kernel, last, middle, first, axes):
 
 def pad(kernel, x, columns, rows, ahead, behind):
     around = ((0, 1), (ahead, behind))
-    operator = movement.Pad(3, x.itemsize)
+    operator = movement.XnnPad(3, x.itemsize)
     operator.reshape((rows, columns), *zip(*around, strict=True), kernel.pool)
     kernel.expect(None, [x], np.pad(x, around, constant_values=3), operator=operator)
 
@@ -111,7 +111,7 @@ def pad_bytes(kernel, columns, rows, ahead, behind):
 
 
 def transpose(kernel, x, perm):
-    operator = movement.Transpose(x.itemsize)
+    operator = movement.XnnTranspose(x.itemsize)
     operator.reshape(x.shape, perm, kernel.pool)
     kernel.expect(None, [x], x.transpose(perm), operator=operator)
 
@@ -155,7 +155,7 @@ def resized(x, size, axis):
 )
 def resize(kernel, channels, width, height, out, batch):
     x = kernel.floats(batch, height, width, channels)
-    operator = movement.ResizeBilinear(*out, "half_pixel")
+    operator = movement.XnnResizeBilinear(*out, "half_pixel")
     operator.reshape(x.shape, kernel.pool)
     expected = resized(resized(x.astype(np.float64), out[0], 1), out[1], 2).astype(np.float32)
     # Places are rounded: by some units of the largest one.
@@ -178,7 +178,7 @@ def max_pool(kernel, channels, width, height, taps, stride, pad, batch):
     if width + 2 * pads[1] < taps[1]:
         return
     x = kernel.bytes(batch, height, width, channels)
-    operator = movement.MaxPoolS8(taps, (*pads, *pads), (stride, stride), (1, 1))
+    operator = movement.XnnMaxPool(taps, (*pads, *pads), (stride, stride), (1, 1))
     operator.reshape(x.shape, kernel.pool)
     around = ((0, 0), (pads[0],) * 2, (pads[1],) * 2, (0, 0))
     seen = sliding_window_view(np.pad(x, around, constant_values=-128), taps, (1, 2))

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from narrowpass_xnn_cpu.native import cpu, kernels
+from narrowpass_xnn_cpu.native import isa, kernels
 
 EPSILON = 2.0**-8
 """The most that rounding to bfloat16 changes a number by, relative to it."""
 UNIT = 2.0**-24
 """The same of float32."""
-WITHOUT_AVX512 = {"avx512f", "avx512bw", "avx512vl"} - cpu.flags()
+WITHOUT_AVX512 = {"avx512f", "avx512bw", "avx512vl"} - isa.flags()
 
 
 @functools.cache
@@ -57,7 +57,7 @@ def executed() -> list[int]:
 @contextlib.contextmanager
 def executing() -> Iterator[None]:
     """Assert that what runs within is the code that was asked for, where that can be seen."""
-    seen = kernels.TARGET == "avx512bf16" and "avx512_bf16" not in cpu.flags()
+    seen = kernels.TARGET == "avx512bf16" and "avx512_bf16" not in isa.flags()
     before = executed() if seen else []
     yield
     assert not seen or executed() != before, "nothing was emulated"

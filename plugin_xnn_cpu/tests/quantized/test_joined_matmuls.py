@@ -21,8 +21,6 @@ from xnn_kit import compile_model
 import narrowpass
 from narrowpass.bundle import Bundle
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.lower.vocabulary import BY_MNEMONIC, CLASSES
-from narrowpass_xnn_cpu.lowered.plan import read_plans
 from narrowpass_xnn_cpu.native import kernels
 
 WIDTHS = 70, 33, 40
@@ -268,7 +266,7 @@ def test_each_matrix_is_packed_under_its_own_name(tmp_path):
 
 
 def test_plans_say_so():
-    """Stages print one operation, and views of its result; the text is read back."""
+    """Stages print one operation, and views of its result."""
     models, _ = three(qdq, columns=96)
     bundle = Bundle({"main": ir.from_proto(merged(models))})
     options = narrowpass.CompileOptions(cache=False, threads=1)
@@ -280,8 +278,6 @@ def test_plans_say_so():
     for stage in ("layout", "select"):
         assert texts[stage].count("joined_matmul(") == 1
         assert texts[stage].count("segment(") == 3
-        (plan,) = read_plans(texts[stage], BY_MNEMONIC, CLASSES)
-        assert plan.text() == texts[stage]
     assert "own joined fully connected (NP_NBITS_JOINED)" in texts["select"]
     assert "joined fully connected" in texts["pack"]
     assert "NP_NBITS_JOINED" in texts["bind"]

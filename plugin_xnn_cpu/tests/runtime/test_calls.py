@@ -9,7 +9,7 @@ import pytest
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.plan.executor import Entry
-from narrowpass_xnn_cpu.native import calls, elem_kernels, indexing, kernels
+from narrowpass_xnn_cpu.native import calls, indexing, kernels
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.problems import epilogue
 from narrowpass_xnn_cpu.native.runtime.pool import shared
@@ -84,7 +84,7 @@ def test_names_that_python_lists_are_those_of_c():
     assert {name.replace("-", " ") for name in epilogue.FUNCTIONS} == set(names("NP_EPILOGUE"))
     assert {name or "none" for name in epilogue.RESIDUALS} == set(names("NP_RESIDUAL"))
     assert set(indexing.REDUCTIONS) == set(names("NP_SCATTER"))
-    assert set(indexing.TYPES) | set(elem_kernels.REDUCED_TYPES) <= set(names("NP_TYPE"))
+    assert set(indexing.TYPES) | set(kernels.REDUCED_TYPES) <= set(names("NP_TYPE"))
     assert set(kernels.TARGETS) == set(names("NP_TARGET"))
     for number, target in enumerate(kernels.TARGETS):
         assert calls.constant("NP_TARGET", target) == number

@@ -12,9 +12,9 @@ from xnn_kit import compile_model, fully_connected, one_node
 from narrowpass import Color, OpDtypes
 from narrowpass.framework.classify import ACCUMULATE, choose_classifiers
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
-from narrowpass_xnn_cpu.native import cpu, target
+from narrowpass_xnn_cpu.native import isa, target
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
+from narrowpass_xnn_cpu.native.target import has_float16_gemm
 
 BACKEND = XnnCpuBackend()
 HALF = OpDtypes("float32", "float16")
@@ -28,7 +28,7 @@ def flags(monkeypatch):
     extension()  # asks for the processor's features itself
 
     def say(*names):
-        monkeypatch.setattr(cpu, "flags", lambda: frozenset(names))
+        monkeypatch.setattr(isa, "flags", lambda: frozenset(names))
 
     return say
 
@@ -191,6 +191,6 @@ def test_float32_accumulation_is_kept_where_float16_kernels_have_none(flags, req
 
 
 def test_the_processors_flags_are_read():
-    cpu.flags.cache_clear()
-    found = cpu.flags()
+    isa.flags.cache_clear()
+    found = isa.flags()
     assert not found or {"sse2", "fp", "asimd", "half"} & found

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from narrowpass_xnn_cpu.native import cpu, isa
+from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.once]
@@ -41,7 +41,7 @@ SEEN = """
 import json
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.problems import Matmul
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.own.panels import probe_layout
 lib = extension().lib
@@ -174,7 +174,7 @@ def test_a_table_that_is_not_as_known_is_left_alone(monkeypatch):
 
 
 @x86
-@pytest.mark.parametrize("level", [x for x in FEATURE if FEATURE[x] in cpu.flags()])
+@pytest.mark.parametrize("level", [x for x in FEATURE if FEATURE[x] in isa.flags()])
 def test_features_that_linux_reports_are_detected(level):
     assert isa.LEVELS.index(level) <= DETECTED
 

@@ -11,7 +11,7 @@ import pytest
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Quantized, Weight
-from narrowpass_xnn_cpu.native import attention_params, cpu, isa, library, table, target
+from narrowpass_xnn_cpu.native import attention_params, isa, library, table, target
 from narrowpass_xnn_cpu.native.own import (
     batched,
     bf16,
@@ -27,14 +27,10 @@ from narrowpass_xnn_cpu.native.own import (
 from narrowpass_xnn_cpu.native.own import (
     int8 as own_int8,
 )
-from narrowpass_xnn_cpu.native.problems import (
-    ConvAttributes,
-    Convolution,
-    Epilogue,
-    Matmul,
-    Quantization,
-    Requantized,
-)
+from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution
+from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
+from narrowpass_xnn_cpu.native.problems.matmul import Matmul
+from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized
 from narrowpass_xnn_cpu.native.table import Target, candidates, describe, select
 from narrowpass_xnn_cpu.native.table.describe import samples
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
@@ -74,7 +70,7 @@ def test_selection_does_not_load_the_library(monkeypatch):
 
 def test_the_target_is_the_level_in_use():
     level = isa.in_use(library.extension().lib)
-    wide = cpu.accumulates_float16_in_float32()
+    wide = isa.accumulates_float16_in_float32()
     expected = dataclasses.replace(Target.named(level), float16_accumulates_in_float32=wide)
     assert target.current() == expected
     assert target.current().fp32_lanes == library.extension().lib.np_fp32_lanes()
@@ -87,7 +83,7 @@ def test_the_target_is_the_level_in_use():
         pytest.param(
             *("plain", 2, 8, "plain"),
             marks=pytest.mark.skipif(
-                not cpu.is_x86(), reason="XNNPACK's kernels for Neon are used"
+                not isa.is_x86(), reason="XNNPACK's kernels for Neon are used"
             ),
         ),
         ("avx2", 2, 8, "avx2"),

@@ -9,7 +9,7 @@ from layer_kit import decoder, feeds_of, text_of
 from masks_kit import Reference, assert_close
 from xnn_kit import compile_model
 
-from narrowpass_planning.plan.bound_lanes import BoundLanes
+from narrowpass_planning.plan.lanes import BoundLanes
 from narrowpass_planning.state.method import Token
 
 FORM = "added"

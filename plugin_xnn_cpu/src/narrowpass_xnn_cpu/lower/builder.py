@@ -10,12 +10,20 @@ import onnx_ir as ir
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import NARROW, Facts
+from narrowpass_planning.graph.op import name_of
 from narrowpass_planning.plan.partition import ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
 from narrowpass_planning.plan.step import Slot
 from narrowpass_xnn_cpu.lower.numerics import DEFAULT, Numerics
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lower.steps import Convert, DropAxes, Observe, Reshape, Transpose
+from narrowpass_xnn_cpu.lower.steps import (
+    Convert,
+    DropAxes,
+    Observe,
+    Reshape,
+    Transpose,
+    add_leading_axes,
+)
 from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, Perm
 from narrowpass_xnn_cpu.lowered.partition import Item, LoweredPartition
 
@@ -193,7 +201,7 @@ class Builder:
         nodes: tuple[str, ...] = ()
         note = ""
         if self._op is not None:
-            nodes = tuple(map(_name, (*self._op.superseded, *self._op.nodes)))
+            nodes = tuple(map(name_of, (*self._op.superseded, *self._op.nodes)))
             note = self._op.unfit
         self._insert(computation, operands, output, self._order(value, perm), nodes, note)
         if isinstance(computation, Transpose | Reshape | DropAxes):
@@ -299,7 +307,7 @@ class Builder:
         self._items = [item for item in self._items if item not in old]
         self._places = [place for place in self._places if place.slot not in outputs]
         before = [name for item in old for name in item.nodes]
-        own = () if self._op is None else map(_name, (*self._op.superseded, *self._op.nodes))
+        own = () if self._op is None else map(name_of, (*self._op.superseded, *self._op.nodes))
         nodes = tuple(dict.fromkeys((*before, *own)))
         note = next((item.note for item in old if item.note), "")
         origin = self.origins.get(old[0].output)
@@ -353,10 +361,6 @@ class Builder:
         )
 
 
-def _name(node: ir.Node) -> str:
-    return node.name or next((value.name for value in node.outputs if value.name), "")
-
-
 def _numpy_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
     """Return the dtype of slots that hold a value inside of a partition."""
     return _compute_dtype(storage_dtype(facts, value))
@@ -378,3 +382,33 @@ def storage_dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:
     if dtype is None:
         raise ValueError(f"the element type of {value.name!r} is not known")
     return np.dtype(dtype.numpy())
+
+
+def common_layout(builder: Builder, values: Sequence[ir.Value], rank: int) -> Perm:
+    """Choose the layout for operands of an elementwise operator.
+
+    It is the one that fewest operands must be transposed to. Among equals, channels-last comes
+    before that of ONNX, since convolutions need it.
+    """
+    full = [v for v in values if builder.rank(v) == rank and not builder.facts.is_constant(v)]
+    candidates = dict.fromkeys([*(builder.layout(v) for v in full), identity(rank)])
+
+    def cost(perm: Perm) -> tuple[int, bool]:
+        return sum(not builder.has_layout(v, perm) for v in full), perm == identity(rank)
+
+    return min(candidates, key=cost)
+
+
+def operand(builder: Builder, value: ir.Value, perm: Perm) -> Slot:
+    """Return the slot of an operand that broadcasts against others of layout `perm`."""
+    rank, full = builder.rank(value), len(perm)
+    if builder.facts.is_constant(value):
+        whole = identity(full) == perm or rank == 0
+        return builder.slot_of(value) if whole else builder.slot_of(value, perm, rank=full)
+    if rank == full:
+        return builder.slot_of(value, perm)
+    if rank == 0 or perm == identity(full):
+        return builder.slot_of(value)
+    # In the layout of ONNX leading axes may be missing; other layouts need all axes.
+    full_rank = builder.intermediate(add_leading_axes(rank, full), [builder.slot_of(value)], value)
+    return builder.intermediate(Transpose(perm), [full_rank], value)

@@ -14,15 +14,12 @@ from narrowpass_xnn_cpu.lower.attention import appended, attention, kv_cache, ro
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv import convolution, pooling, resize
 from narrowpass_xnn_cpu.lower.elementwise import (
-    activation,
     arithmetic,
-    cast,
-    comparison,
     gates,
     reduction,
+    typed,
 )
 from narrowpass_xnn_cpu.lower.int8 import (
-    computed_integers,
     conversion,
     int16,
     integers,
@@ -40,14 +37,10 @@ from narrowpass_xnn_cpu.lower.rule import Rule
 from narrowpass_xnn_cpu.lower.trees import lowering
 
 RULES: tuple[Rule, ...] = (
-    *activation.RULES,
     *appended.RULES,
     *attention.RULES,
     *kv_cache.RULES,
-    *cast.RULES,
     *per_channel.RULES,
-    *comparison.RULES,
-    *computed_integers.RULES,
     *conversion.RULES,
     *convolution.RULES,
     *arithmetic.RULES,
@@ -75,6 +68,7 @@ RULES: tuple[Rule, ...] = (
     *axes.RULES,
     *int16.RULES,
     *tables.RULES,
+    *typed.RULES,
     *lowering.RULES,
 )
 """All rules, in one explicit table. An operation is lowered by the rule of its kind and domain."""

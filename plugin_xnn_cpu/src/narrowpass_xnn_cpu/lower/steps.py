@@ -11,7 +11,7 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.runtime.meter import NativeMeter
@@ -37,15 +37,15 @@ class Unary(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.Unary:
+    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.XnnUnary:
         """See `Computation.pack`."""
-        return elementwise.Unary(self.function, self.parameters)
+        return elementwise.XnnUnary(self.function, self.parameters)
 
     def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
@@ -70,15 +70,15 @@ class Binary(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function}"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.Binary:
+    def pack(self, op: LoweredOp, session: Session | None) -> elementwise.XnnBinary:
         """See `Computation.pack`."""
-        return elementwise.Binary(self.function)
+        return elementwise.XnnBinary(self.function)
 
     def row_axes(self, op: LoweredOp) -> int | None:
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         first, second = shapes
         shape = broadcast(first, second)
@@ -109,7 +109,7 @@ class Lookup(Computation):
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
@@ -131,7 +131,7 @@ class Convert(Computation):
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
@@ -163,7 +163,7 @@ class RoundTo(Computation):
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
@@ -187,7 +187,7 @@ class Observe(Computation):
         """See `Computation.pack`."""
         return NativeMeter()
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`; the output has no elements."""
         if not elements(shapes[0]):
             return Run((0,))
@@ -224,7 +224,7 @@ class Reshape(Computation):
     kernel = "view"
     dims: tuple[Dim, ...]
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         result = tuple([dim.of(shapes[0]) for dim in self.dims])
         if elements(result) != elements(shapes[0]):
@@ -249,7 +249,7 @@ class DropAxes(Computation):
     kernel = "view"
     axes: tuple[int, ...]
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if any(shape[axis] != 1 for axis in self.axes):
@@ -268,12 +268,12 @@ class Transpose(Computation):
     mnemonic = "transpose"
     perm: tuple[int, ...]
 
-    def pack(self, op: LoweredOp, session: Session | None) -> movement.Transpose | None:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.XnnTranspose | None:
         """See `Computation.pack`."""
         itemsize = op.output.dtype.itemsize
-        return movement.Transpose(itemsize) if itemsize in (1, 4) else None
+        return movement.XnnTranspose(itemsize) if itemsize in (1, 4) else None
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         result = tuple(shape[axis] for axis in self.perm)

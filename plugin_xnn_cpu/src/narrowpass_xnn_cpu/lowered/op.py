@@ -1,8 +1,8 @@
-"""Lowered operations: a computation, its operands and its result, before anything is packed.
+"""Lowered operations: a computation, its operands and its result; and the step when it is packed.
 
 A `LoweredOp` is a record. It refers to slots, which have a dtype and an order of axes, and to
-constants by recipe (`Weight`). It does not need the native library: `packed.PackedStep` packs
-it into an executable step.
+constants by recipe (`Weight`). It does not need the native library. A `PackedStep` does: it has
+packed the constants of an operation, and runs it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
+from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, Step
 from narrowpass_xnn_cpu.lowered.record import Record
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 
 if TYPE_CHECKING:
     from narrowpass_xnn_cpu.native.target import Target
@@ -26,8 +26,8 @@ Perm = tuple[int, ...]
 class Computation(Record, abc.ABC):
     """A kind of computation with its attributes.
 
-    Subclasses are records. Their fields are the attributes, of types that
-    `lowered.text` prints and parses.
+    Subclasses are records. Their fields are the attributes, of types that `plan.text_of` prints
+    and `narrowpass_planning.stored.codec` stores.
 
     Attributes:
         mnemonic: the name in a printed plan.
@@ -107,7 +107,7 @@ class Computation(Record, abc.ABC):
         return False
 
     @abc.abstractmethod
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """Return result shape and kernel call for operands of these shapes; see `Step.size`.
 
         Raises:
@@ -142,13 +142,42 @@ class LoweredOp:
         return self.nodes[-1] if self.nodes else self.output.name
 
 
-class PackedOp(abc.ABC):
-    """The part of a packed step that `Computation.size` may read.
+class PackedStep(Step):
+    """A lowered operation with the state of its kernel between runs.
+
+    Args:
+        op: the operation.
+        session: of the weights cache; None to pack without the cache.
 
     Attributes:
-        op: the operation.
-        packed: what `Computation.pack` returned.
+        packed: what `Computation.pack` returned: packed weights or an XNNPACK operator.
+
+    Raises:
+        UnfitError: the kernel does not compute exactly with these constants.
+        BackendError: attributes that are not valid.
     """
 
-    op: LoweredOp
-    packed: Any
+    def __init__(self, op: LoweredOp, session: Session | None) -> None:
+        super().__init__(op.operands, op.output)
+        computation = op.computation
+        self.op = op
+        self.packed = computation.pack(op, session)
+        self.nodes = op.nodes
+        self.kernel = computation.kernel_name(op, self.packed)
+        self.precision = computation.precision(op, self.packed)
+        if op.note and op.note not in self.precision:
+            self.precision = f"{self.precision or 'float32'}: {op.note}"
+        self.in_place = [n for n in computation.in_place() if n < len(op.operands)]
+        self.values = computation.shape_values()
+        self.elastic, self.appended = computation.elastic(), computation.appended()
+        self.row_axes = computation.row_axes(op)
+
+    @property
+    def alike(self) -> Hashable:
+        """See `Step.alike`."""
+        key = self.op.computation.reuse_key()
+        return None if key is None else (type(self.op.computation), key)
+
+    def size(self, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Step.size`."""
+        return self.op.computation.size(self, shapes, sizing)

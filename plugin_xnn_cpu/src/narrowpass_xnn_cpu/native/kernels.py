@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from narrowpass.errors import BackendError
+from narrowpass_planning.weights.weight import Array
 from narrowpass_xnn_cpu.native import calls, isa
 from narrowpass_xnn_cpu.native.library import extension
+from narrowpass_xnn_cpu.native.weights_cache import pointer
 
 TARGETS = ("best", *isa.LEVELS)
 """Instruction sets that our kernels are compiled for, in the order of ``NP_TARGET_*``."""
@@ -333,3 +337,137 @@ def set_dims(target: Any, values: Sequence[int]) -> None:
         raise BackendError(f"a kernel takes {most} dimensions at most, not {len(values)}")
     for index, value in enumerate(values):
         target[index] = value
+
+
+REDUCED_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float32", "float64")
+"""Types that reduce/typed_reduction.c has code for."""
+
+_PART = 1 << 14
+"""Elements that a task of a reduction reads."""
+
+
+def typed_binary(
+    sizes: Sequence[int], strides: Sequence[Sequence[int]], name: str, dtype: str
+) -> Any:
+    """Return the parameters of ``NP_TYPED_BINARY``; operands broadcast by strides of 0."""
+    sizes, strides = collapse_axes(sizes, strides)
+    if any(steps[-1] not in (0, 1) for steps in strides):
+        raise BackendError(f"operands of {name!r} are not dense along their last axis")
+    params = calls.parameters("NP_TYPED_BINARY")
+    set_dims(params.sizes, sizes)
+    for target, steps in zip(params.strides, strides, strict=True):
+        set_dims(target, steps)
+    params.rank = len(sizes)
+    params.op, params.type = calls.constant("NP_BINARY", name), calls.constant("NP_TYPE", dtype)
+    return params
+
+
+def typed_unary(
+    count: int, name: str, dtype: str, *, positive: bool = True, negative: bool = True
+) -> Any:
+    """Return the parameters of ``NP_TYPED_UNARY``, for one of ``NP_UNARY_*``."""
+    op, element = calls.constant("NP_UNARY", name), calls.constant("NP_TYPE", dtype)
+    return calls.parameters("NP_TYPED_UNARY", (count, op, element, positive, negative))
+
+
+def cast(count: int, source: str, target: str) -> Any:
+    """Return the parameters of ``NP_CAST``, between two element types."""
+    fields = count, calls.constant("NP_TYPE", source), calls.constant("NP_TYPE", target)
+    return calls.parameters("NP_CAST", fields)
+
+
+def typed_reduction(shape: Sequence[int], axes: Sequence[int], name: str, dtype: str) -> Any:
+    """Return the parameters of ``NP_TYPED_REDUCTION``, over axes of a dense, non-empty array."""
+    if dtype not in REDUCED_TYPES:
+        raise BackendError(f"there is no reduction of {dtype}")
+    params = calls.parameters("NP_TYPED_REDUCTION")
+    set_reduction(params, shape, axes)
+    read = params.reduced_count * max(1, params.row)
+    params.tile = 1 + _PART // read
+    params.op, params.type = calls.constant("NP_REDUCTION", name), calls.constant("NP_TYPE", dtype)
+    params.target = code()
+    return params
+
+
+def row_function(count: int, columns: int, name: str) -> Any:
+    """Return the parameters of ``NP_ROWS``, for one of ``NP_ROWS_*``; rows are not empty."""
+    fields = count, columns, calls.constant("NP_ROWS", name), code()
+    return calls.parameters("NP_ROWS", fields)
+
+
+def group_norm(
+    shape: Sequence[int], groups: int, epsilon: float, *, channels_last: bool, by_group: bool
+) -> Any:
+    """Return the parameters of ``NP_GROUP_NORM``.
+
+    Args:
+        shape: of the images, [N, C, ...], or [N, ..., C] where `channels_last`.
+        groups: number of groups, which divides the channels.
+        epsilon: added to the variance.
+        channels_last: whether channels are the last axis.
+        by_group: whether there is a scale and a bias for each group, else for each channel.
+    """
+    images, *rest = shape
+    channels = rest.pop(-1 if channels_last else 0)
+    if groups < 1 or channels % groups:
+        raise BackendError(f"{channels} channels are not {groups} groups of one size")
+    fields = images, channels, math.prod(rest), groups, epsilon, channels_last, by_group
+    return calls.parameters("NP_GROUP_NORM", fields)
+
+
+def lrn(
+    shape: Sequence[int],
+    size: int,
+    alpha: float,
+    beta: float,
+    bias: float,
+    *,
+    channels_last: bool,
+) -> Any:
+    """Return the parameters of ``NP_LRN``, of images as in `group_norm`."""
+    images, *rest = shape
+    channels = rest.pop(-1 if channels_last else 0)
+    if size < 1:
+        raise BackendError(f"LRN over {size} channels")
+    fields = images, channels, math.prod(rest), size, alpha, beta, bias, channels_last
+    return calls.parameters("NP_LRN", fields)
+
+
+def affine(shape: Sequence[int], limits: tuple[float, float], *, channels_last: bool) -> Any:
+    """Return the parameters of ``NP_AFFINE``, of images as in `group_norm`."""
+    images, *rest = shape
+    channels = rest.pop(-1 if channels_last else 0)
+    fields = images, channels, math.prod(rest), *limits, channels_last
+    return calls.parameters("NP_AFFINE", fields)
+
+
+def quantize16(count: int, scale: float, zero_point: int, *, is_signed: bool) -> Any:
+    """Return the parameters of ``NP_QUANTIZE16``, ``NP_DEQUANTIZE16`` and ``NP_FAKE_QUANTIZE``.
+
+    Args:
+        count: number of elements.
+        scale: scale of the integers.
+        zero_point: zero point of the integers.
+        is_signed: whether they are int16, else uint16.
+    """
+    least = -(1 << 15) if is_signed else 0
+    bounds = least - zero_point, least + (1 << 16) - 1 - zero_point
+    fields = count, 0, scale, *bounds, zero_point, is_signed
+    return calls.parameters("NP_QUANTIZE16", fields)
+
+
+def fake_quantize_channels(count: int, inner: int, table: Array) -> Any:
+    """Return the parameters of ``NP_FAKE_QUANTIZE_CHANNELS``: per-channel quantize and dequantize.
+
+    Args:
+        count: number of elements; not 0.
+        inner: contiguous elements of a channel.
+        table: float32 [3, channels]: scales, and clipping ranges in units of the scales; it must
+            outlive the parameters.
+    """
+    ffi = extension().ffi
+    rows, channels = table.shape
+    if rows != 3 or table.dtype != np.float32 or count % (inner * channels):
+        raise BackendError(f"{channels} channels of {inner} do not fit {count} elements")
+    fields = count, channels, inner, *(pointer(ffi, row) for row in table)
+    return calls.parameters("NP_FAKE_QUANTIZE_CHANNELS", fields)

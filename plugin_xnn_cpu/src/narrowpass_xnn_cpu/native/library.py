@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import cpu, isa
+from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.runtime import signals
 
 _IDENTIFIER = "78e8776e742aaec2e0f3c3ef26613bab845df743a5047533d6900dea608b1385"
@@ -94,7 +94,7 @@ def _import_extension(other: str | None, level: str) -> Any:
         if other is not None:
             _preload(other, bound)
         if level and folder.is_dir():  # portable operators have no levels
-            isa.cap_xnnpack(level, folder, cpu.flags(), bound)
+            isa.cap_xnnpack(level, folder, isa.flags(), bound)
         _xnn = importlib.import_module("narrowpass_xnn_cpu.native._xnn")
     except isa.CapError as error:
         raise LibraryUnavailableError(str(error)) from error

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
 from narrowpass.errors import BackendError
-from narrowpass_xnn_cpu.native import cpu, isa, kernels
+from narrowpass_xnn_cpu.native import isa, kernels
 from narrowpass_xnn_cpu.native.library import extension, unavailable
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Target:
         rank = isa.LEVELS.index
         ours = level if code == "best" or rank(code) > rank(level) else code
         lanes = (
-            16 if rank(level) >= rank("avx512") else 8 if level != "sse4" and cpu.is_x86() else 0
+            16 if rank(level) >= rank("avx512") else 8 if level != "sse4" and isa.is_x86() else 0
         )
         bf16 = code if code == "avx512bf16" else max(ours, "plain", key=rank)
         return cls(
@@ -75,7 +75,7 @@ class Target:
             has_float16_gemm=rank(level) >= rank("avx2"),
             float16_accumulates_in_float32=True,
             reads_unpacked=lanes > 0,
-            has_fma=rank(level) >= rank("avx2") or not cpu.is_x86(),
+            has_fma=rank(level) >= rank("avx2") or not isa.is_x86(),
         )
 
     @property
@@ -130,15 +130,15 @@ def current() -> Target:
     if unavailable() is not None:
         return _listed()
     level = isa.in_use(extension().lib)
-    found = _detected(level, kernels.TARGET, wide=cpu.accumulates_float16_in_float32())
+    found = _detected(level, kernels.TARGET, wide=isa.accumulates_float16_in_float32())
     return dataclasses.replace(found, **OVERRIDES) if OVERRIDES else found
 
 
 def _listed() -> Target:
     """Return the target of the features that Linux lists."""
     try:
-        found = Target.named(isa.listed(cpu.flags()), kernels.TARGET)
-        wide = cpu.accumulates_float16_in_float32()
+        found = Target.named(isa.listed(isa.flags()), kernels.TARGET)
+        wide = isa.accumulates_float16_in_float32()
         return dataclasses.replace(found, float16_accumulates_in_float32=wide)
     except isa.CapError as error:
         raise BackendError(str(error)) from error
@@ -153,3 +153,17 @@ def _detected(level: str, code: str, *, wide: bool) -> Target:
         float16_accumulates_in_float32=wide,
         reads_unpacked=bool(lib.np_gemv_panel_width(lib.NP_TABLE_F32)),
     )
+
+
+@functools.cache
+def has_float16_gemm() -> bool:
+    """Return whether XNNPACK has a GEMM of float16 here: on x86-64 it needs AVX2 and F16C."""
+    ffi, lib = extension().ffi, extension().lib
+    handle = ffi.new("xnn_operator_t *")
+    kernel, null = ffi.new("uint16_t[1]"), ffi.NULL
+    status = lib.xnn_create_fully_connected_nc_f16(
+        1, 1, 1, 1, kernel, null, -math.inf, math.inf, 0, null, handle
+    )
+    if not status:
+        lib.xnn_delete_operator(handle[0])
+    return bool(status != lib.xnn_status_unsupported_hardware)

@@ -26,7 +26,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Reshape
 from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params, kernels
@@ -66,7 +66,7 @@ class AppendRows(Computation):
         """Return the number of new rows from the shape of their slot."""
         return shape[self.perm.index(self.axis)]
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         cache, new, _ = shapes
         view, axis = View(new, self.perm), self.axis
@@ -125,7 +125,7 @@ class AppendedAttention(Computation):
         """See `Computation.reuse_key`."""
         return self.attention.reuse_key(), self.append, self.columns
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         *operands, _, new = shapes
         capacity = View(shapes[1], self.attention.perms[1]).shape[-2]

@@ -16,7 +16,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import attention_params, target
 
@@ -84,7 +84,7 @@ class Attention(Computation):
         """See `Computation.reuse_key`."""
         return dataclasses.replace(self, targets=("",) * len(self.targets))
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         return self.size_of(shapes, sizing)
 

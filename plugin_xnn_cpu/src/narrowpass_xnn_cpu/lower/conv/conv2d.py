@@ -12,7 +12,7 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own import fp32, fp32_depthwise
@@ -20,7 +20,7 @@ from narrowpass_xnn_cpu.native.own.packed import PackedConvolution
 from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Image
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.table import create_convolution, select
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -256,7 +256,7 @@ class Conv2d(WithEpilogue):
         """See `Computation.pack`."""
         return create_convolution(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
         result, call = output_shape(operator, self.kernel_window, self.outputs, shapes[0], sizing)

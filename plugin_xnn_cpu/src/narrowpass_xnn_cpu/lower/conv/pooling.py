@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lower.elementwise.reduction import Reduce
 from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.bounds import (
@@ -52,7 +52,7 @@ class Pool(Computation):
         """See `Computation.pack`."""
         return Int8Pools(self.kernel_window) if op.output.dtype.itemsize == 1 else None
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         image = shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
@@ -124,13 +124,13 @@ class Int8Pools:
 
     def __init__(self, kernel_window: KernelWindow) -> None:
         self._kernel_window = kernel_window
-        self._last: tuple[tuple[int, ...], movement.MaxPoolS8] | None = None
+        self._last: tuple[tuple[int, ...], movement.XnnMaxPool] | None = None
 
-    def of(self, pads: tuple[int, ...]) -> movement.MaxPoolS8:
+    def of(self, pads: tuple[int, ...]) -> movement.XnnMaxPool:
         """Return the operator for these pads."""
         if self._last is None or self._last[0] != pads:
             kernel_window = self._kernel_window
-            operator = movement.MaxPoolS8(
+            operator = movement.XnnMaxPool(
                 kernel_window.size, pads, kernel_window.strides, kernel_window.dilations
             )
             self._last = pads, operator
@@ -149,11 +149,11 @@ class PadImage(Computation):
     kernel = "xnn pad"
     pads: tuple[int, int, int, int]
 
-    def pack(self, op: LoweredOp, session: Session | None) -> movement.Pad:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.XnnPad:
         """See `Computation.pack`."""
-        return movement.Pad(0.0)
+        return movement.XnnPad(0.0)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         top, left, bottom, right = self.pads

@@ -12,10 +12,10 @@ from narrowpass_xnn_cpu.lower.builder import NHWC, Builder
 from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
-from narrowpass_xnn_cpu.native.xnnpack.movement import ResizeBilinear
+from narrowpass_xnn_cpu.native.xnnpack.movement import XnnResizeBilinear
 
 _LINEAR = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"}
 
@@ -64,7 +64,7 @@ class ResizeLinear(Computation):
     mode: str
     target: TargetSize
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         height, width = self.target.of(shape)
@@ -75,7 +75,7 @@ class ResizeLinear(Computation):
             raise BackendError("nothing can be interpolated from an empty image")
         if (height, width) == shape[1:3]:
             return Run(result, view=0)
-        operator = ResizeBilinear(height, width, self.mode)
+        operator = XnnResizeBilinear(height, width, self.mode)
         operator.reshape(shape, sizing.pool)
         return Run(result, operator.call, operator)
 
@@ -92,7 +92,7 @@ class ResizeNearest(Computation):
     kernel = "copy"
     target: TargetSize
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         n, h, w, c = shapes[0]
         height, width = self.target.of(shapes[0])

@@ -14,11 +14,10 @@ from typing import Any
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.conv.conv2d import Conv2d, KernelWindow, output_shape
-from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
+from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul, PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue
-from narrowpass_xnn_cpu.lower.matmul.packed import PackedConstantMatMul
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native.own.separable import Separable
 from narrowpass_xnn_cpu.native.weights_cache import Session
@@ -103,7 +102,7 @@ class SeparableConvolution(WithEpilogue):
         depthwise = self.depthwise.pack(op, session)
         return Separable(expand, depthwise, self.project.pack(op, session).gemm)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
         outputs = self.project.weight.shape[1]

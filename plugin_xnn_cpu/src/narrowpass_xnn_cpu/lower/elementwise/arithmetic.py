@@ -12,8 +12,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.lower.builder import Builder
-from narrowpass_xnn_cpu.lower.elementwise.comparison import emit_binary, emit_unary
+from narrowpass_xnn_cpu.lower.builder import Builder, common_layout, operand
 from narrowpass_xnn_cpu.lower.elementwise.typed import (
     ANY,
     INTEGERS,
@@ -22,16 +21,17 @@ from narrowpass_xnn_cpu.lower.elementwise.typed import (
     Cast,
     TypedBinary,
     check_same_dtype,
+    emit_binary,
     emit_typed,
+    emit_unary,
     fold_pairs,
     layout_of,
     typed_operand,
 )
-from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary, add_leading_axes
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
@@ -81,7 +81,7 @@ class AddClamp(Computation):
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, other = shapes
         if shape != other:
@@ -111,7 +111,7 @@ class Function(Computation):
         """See `Computation.row_axes`."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):

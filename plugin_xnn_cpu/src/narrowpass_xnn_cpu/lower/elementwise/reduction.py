@@ -23,9 +23,9 @@ from narrowpass_xnn_cpu.lower.steps import (
     DropAxes,
     Unary,
 )
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import calls, elem_kernels
+from narrowpass_xnn_cpu.native import calls, kernels
 
 _KINDS = {
     "ReduceMean": "mean",
@@ -88,7 +88,7 @@ class Reduce(Computation):
         """See `Computation.kernel_name`."""
         return f"reduce {self.function}"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         axes, function = self.axes, self.function
@@ -102,7 +102,7 @@ class Reduce(Computation):
         if all(shape[axis] == 1 for axis in axes) and not changes:
             return Run(result, view=0)
         name, dtype = _TYPED_NAMES.get(function, function), step.op.operands[0].dtype
-        params = elem_kernels.typed_reduction(shape, axes, name, dtype.name)
+        params = kernels.typed_reduction(shape, axes, name, dtype.name)
         return Run(result, "NP_TYPED_REDUCTION", params=params)
 
 
@@ -226,7 +226,7 @@ class ArgExtreme(Computation):
     least: bool
     last: bool
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         result = (*shape[: self.axis], 1, *shape[self.axis + 1 :])
@@ -278,7 +278,7 @@ class CumulativeSum(Computation):
     exclusive: bool
     reverse: bool
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):

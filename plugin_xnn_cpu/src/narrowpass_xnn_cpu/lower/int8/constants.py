@@ -1,12 +1,18 @@
-"""Biases and clipping ranges in the units of int32 accumulators and int8 results."""
+"""Constants of int8 kernels: biases and clipping ranges, and what is done where they do not fit.
+
+Biases are in the units of int32 accumulators, clipping ranges in those of int8 results.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from narrowpass_planning.weights.weight import Array, Quantized, Weight, digest
+from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, UnfitError
 
 _LARGEST = 2**31 - 1
@@ -74,3 +80,33 @@ def _quantized_bound(bound: float, target: Quantization, unbounded: int) -> int:
     with np.errstate(over="ignore"):
         steps = float(np.rint(np.float32(bound) / np.float32(target.scale)))
     return int(min(127.0, max(-128.0, steps + target.zero_point)))
+
+
+Lower = Callable[[Op, Builder], None]
+
+
+def with_float_fallback(lower: Lower) -> Lower:
+    """Wrap a function that lowers an int8 operation: where it cannot, `Op.float_ops` are lowered.
+
+    That is where the function raises `UnfitError`, which it does before it emits anything, and
+    where packing has found that constants do not fit (`Builder.unfit`). `explain` reports the
+    reason.
+    """
+
+    def lowered(op: Op, builder: Builder) -> None:
+        reason = builder.unfit.get(op.output.name or "", "")
+        if not reason:
+            try:
+                lower(op, builder)
+            except UnfitError as error:
+                reason = str(error)
+        if not reason:
+            return
+        for other in op.float_ops:
+            if builder.has_value(other.output):
+                continue
+            other.unfit = reason if other.kind == op.get("operator", "") else ""
+            builder.lower(other)
+
+    lowered.__module__ = lower.__module__
+    return lowered

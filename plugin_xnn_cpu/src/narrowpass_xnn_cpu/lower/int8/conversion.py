@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lower.int8.int16 import convert, int16_quantization
 from narrowpass_xnn_cpu.lower.int8.values import INT8_TYPES, quantization_of
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization
@@ -35,7 +35,7 @@ class Quantize(Computation):
     mnemonic = "quantize"
     quantization: Quantization
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *factors = shapes
         columns = shape[-1] if factors else 0
@@ -59,7 +59,7 @@ class Dequantize(Computation):
     mnemonic = "dequantize"
     quantization: Quantization
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):

@@ -18,11 +18,14 @@ from narrowpass_xnn_cpu.lower.conv.conv2d import (
     output_shape,
     reshape_packed,
 )
-from narrowpass_xnn_cpu.lower.int8.constants import quantize_bias, quantized_limits
-from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
+from narrowpass_xnn_cpu.lower.int8.constants import (
+    quantize_bias,
+    quantized_limits,
+    with_float_fallback,
+)
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Offsets
@@ -34,7 +37,7 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 )
 from narrowpass_xnn_cpu.native.table import create_convolution, select
 from narrowpass_xnn_cpu.native.table.convolution import adds_residual_int8, stores_offsets
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -142,7 +145,7 @@ class Conv2dInt8(Computation):
         """See `Computation.pack`."""
         return create_convolution(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
         result, call = output_shape(operator, self.kernel_window, self.outputs, shapes[0], sizing)

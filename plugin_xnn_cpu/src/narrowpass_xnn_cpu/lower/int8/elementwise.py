@@ -9,24 +9,26 @@ from typing import Any, ClassVar
 import numpy as np
 
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.lower.builder import Builder
+from narrowpass_xnn_cpu.lower.builder import Builder, common_layout, operand
 from narrowpass_xnn_cpu.lower.conv.conv2d import CHANNELS_LAST
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import same_shape
 from narrowpass_xnn_cpu.lower.elementwise.reduction import drop_axes_of, reduced_axes
-from narrowpass_xnn_cpu.lower.int8.constants import quantized_limits
+from narrowpass_xnn_cpu.lower.int8.constants import quantized_limits, with_float_fallback
 from narrowpass_xnn_cpu.lower.int8.convolution import Conv2dInt8
-from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
 from narrowpass_xnn_cpu.lower.int8.tables import clamp_table
-from narrowpass_xnn_cpu.lower.layout import common_layout, operand
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import DropAxes, Lookup, broadcast
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.quantization import LOW, AddS8, Quantization, UnfitError
 from narrowpass_xnn_cpu.native.weights_cache import Session
-from narrowpass_xnn_cpu.native.xnnpack.elementwise import Binary, check_scales
-from narrowpass_xnn_cpu.native.xnnpack.reduction import Mean, check_mean_scales
+from narrowpass_xnn_cpu.native.xnnpack.elementwise import (
+    XnnBinary,
+    XnnMean,
+    check_mean_scales,
+    check_scales,
+)
 
 _BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}
 
@@ -53,11 +55,11 @@ class BinaryInt8(Computation):
         """See `Computation.kernel_name`."""
         return f"xnn {self.function} int8"
 
-    def pack(self, op: LoweredOp, session: Session | None) -> Binary:
+    def pack(self, op: LoweredOp, session: Session | None) -> XnnBinary:
         """See `Computation.pack`."""
-        return Binary(self.function, (self.first, self.second, self.result))
+        return XnnBinary(self.function, (self.first, self.second, self.result))
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         first, second = shapes
         shape = broadcast(first, second)
@@ -83,11 +85,11 @@ class MeanInt8(Computation):
     source: Quantization
     result: Quantization
 
-    def pack(self, op: LoweredOp, session: Session | None) -> Mean:
+    def pack(self, op: LoweredOp, session: Session | None) -> XnnMean:
         """See `Computation.pack`."""
-        return Mean(self.source, self.result)
+        return XnnMean(self.source, self.result)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         result = tuple(1 if axis in self.axes else size for axis, size in enumerate(shape))

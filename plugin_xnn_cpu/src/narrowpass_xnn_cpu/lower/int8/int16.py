@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
@@ -18,11 +17,12 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import elementwise
 from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
+from narrowpass_xnn_cpu.lower.int8.values import one_scale
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import int16_kernels
+from narrowpass_xnn_cpu.native import kernels
 
 _WIDE = {ir.DataType.INT16: True, ir.DataType.UINT16: False}
 
@@ -44,24 +44,11 @@ class Int16Quantization:
 
 def int16_quantization(node: ir.Node, facts: Facts) -> Int16Quantization | None:
     """Return the quantization of a 16-bit QuantizeLinear or DequantizeLinear; else None."""
-    if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.domain:
+    found = one_scale(node, facts, _WIDE)
+    if found is None:
         return None
-    quantizes = node.op_type == "QuantizeLinear"
-    whole = node.outputs[0] if quantizes else node.inputs[0]
-    real = node.inputs[0] if quantizes else node.outputs[0]
-    dtype = facts.dtype(whole)
-    if dtype not in _WIDE or facts.dtype(real) != ir.DataType.FLOAT or len(node.inputs) < 2:
-        return None
-    if node.attributes.get_int("block_size", 0) or node.attributes.get_int("precision", 1) != 1:
-        return None
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    scale = facts.scalar(node.inputs[1])
-    zero_point = 0.0 if given is None else facts.scalar(given)
-    if scale is None or zero_point is None or facts.dtype(node.inputs[1]) != ir.DataType.FLOAT:
-        return None
-    if not (np.isfinite(scale) and scale > 0):
-        return None
-    return Int16Quantization(scale, int(zero_point), _WIDE[dtype])
+    scale, zero_point, dtype = found
+    return Int16Quantization(scale, zero_point, _WIDE[dtype])
 
 
 _CONVERSIONS = {
@@ -88,13 +75,13 @@ class ConvertInt16(Computation):
         """See `Computation.kernel_name`."""
         return _CONVERSIONS[_are_float(op)][0]
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
         found = self.quantization
-        params = int16_kernels.quantize16(
+        params = kernels.quantize16(
             elements(shape), found.scale, found.zero_point, is_signed=found.is_signed
         )
         return Run(shape, _CONVERSIONS[_are_float(step.op)][1], params=params)

@@ -1,4 +1,10 @@
-"""Dynamic quantization: DynamicQuantizeLinear, MatMulInteger and ConvInteger."""
+"""Dynamic quantization: DynamicQuantizeLinear, MatMulInteger and ConvInteger.
+
+A MatMulInteger of two activations, as in attention, is computed as a float32 matmul: both are
+dequantized with a scale of 1, and int8 minus its zero point is exact in float32. Accumulators of up
+to `EXACT_TERMS` terms are exact too. Longer ones are rounded, which is allowed only where a Cast to
+float32 follows.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +29,12 @@ from narrowpass_xnn_cpu.lower.conv.conv2d import (
     reshape_packed,
 )
 from narrowpass_xnn_cpu.lower.conv.convolution import lower_conv
+from narrowpass_xnn_cpu.lower.elementwise.typed import Cast, emit_typed
 from narrowpass_xnn_cpu.lower.int8.values import INT8_TYPES
+from narrowpass_xnn_cpu.lower.matmul import constant as linear
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.convolution import (
@@ -43,7 +51,7 @@ from narrowpass_xnn_cpu.native.table import (
     create_matmul,
     select,
 )
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -55,7 +63,7 @@ class DynamicRange(Computation):
     mnemonic = "dynamic_range"
     kernel = "range"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         params, workspace = kernels.dynamic_range(elements(shapes[0]), sizing.pool.threads)
         return Run((2,), "NP_DYNAMIC_RANGE", params=params, workspace=workspace)
@@ -73,7 +81,7 @@ class ScaleOfRange(Computation):
     kernel = "view"
     offset: int
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         return Run((), view=self.offset)
 
@@ -85,7 +93,7 @@ class DynamicQuantize(Computation):
     mnemonic = "dynamic_quantize"
     kernel = "quantize"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape = shapes[0]
         params, _ = kernels.dynamic_range(elements(shape), 1)
@@ -99,7 +107,7 @@ class DynamicDequantize(Computation):
     mnemonic = "dynamic_dequantize"
     kernel = "dequantize"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape = shapes[0]
         _check_single(shapes[1:])
@@ -155,7 +163,7 @@ class MatMulInteger(Computation):
         """See `Computation.pack`."""
         return create_matmul(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, operator = shapes[0], step.packed
         _check_single(shapes[1:])
@@ -205,7 +213,7 @@ class ConvolutionInteger(Computation):
         """See `Computation.pack`."""
         return create_convolution(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         operator = step.packed
         _check_single(shapes[1:])
@@ -222,7 +230,7 @@ def _check_single(shapes: Sequence[Shape]) -> None:
             raise BackendError(f"a scale or zero point of {list(shape)} is not one number")
 
 
-def check(op: Op, facts: Facts) -> str | None:
+def _check_constant(op: Op, facts: Facts) -> str | None:
     """Return why an operation with a constant weight cannot be lowered; None if it can."""
     reason = check_dtype(op.required(0), facts, *INT8_TYPES)
     weight = op.required(1)
@@ -318,7 +326,7 @@ def _row_quantization(op: Op, builder: Builder) -> tuple[list[Slot], int]:
     return slots, int(constant or 0) - 128 * unsigned
 
 
-def lower_matmul_integer(op: Op, builder: Builder) -> None:
+def _matmul(op: Op, builder: Builder) -> None:
     """Emit a matmul with a constant int8 matrix and a dynamic quantization of the rows."""
     facts = builder.facts
     scale = _scale(op, facts)
@@ -399,8 +407,78 @@ def _convolution(op: Op, builder: Builder) -> None:
     builder.compute(convolution, [builder.slot_of(op.required(0), perm), *slots], op.output, perm)
 
 
+EXACT_TERMS = (1 << 24) // (255 * 255)
+"""Terms of an accumulator up to which float32 is exact: 2^24 / 255^2 = 258."""
+
+
+def _check_computed(op: Op, facts: Facts) -> str | None:
+    if op.kind == "MatMulInteger" and facts.is_constant(op.required(1)):
+        return _check_constant(op, facts)
+    for index in (0, 1):
+        reason = check_dtype(op.required(index), facts, *INT8_TYPES)
+        if reason:
+            return reason
+        zero = op.input(index + 2)
+        if zero is None or facts.scalar(zero) is not None:
+            continue
+        if facts.dtype(zero) not in INT8_TYPES or facts.dims(zero) not in ((), (1,)):
+            return "a zero point of its operands is not one number"
+    if op.kind == "MatMulInteger":
+        terms = (facts.dims(op.input(0)) or (None,))[-1]
+        if not isinstance(terms, int) or terms > EXACT_TERMS:
+            return (
+                f"float32 accumulators are not exact over {terms or 'an unknown number of'} terms"
+            )
+    return linear.check_matmul(_float_matmul(op, [_real(op, 0), _real(op, 1)], op.output), facts)
+
+
+def _real(op: Op, index: int) -> ir.Value:
+    """Return a new float32 value for a dequantized operand."""
+    given = op.required(index)
+    name = f"{given.name} (real for {op.output.name}, {index})"
+    return ir.Value(name=name, shape=given.shape, type=_FLOAT)
+
+
+def _float_matmul(op: Op, operands: list[ir.Value], output: ir.Value) -> Op:
+    return Op("MatMul", list(operands), [output], {}, op.version, op.nodes)
+
+
+def _dequantized(op: Op, index: int, builder: Builder) -> ir.Value:
+    facts, given, zero = builder.facts, op.required(index), op.input(index + 2)
+    perm = builder.layout(given)
+    known = 0.0 if zero is None else facts.scalar(zero)
+    if known is None and zero is not None:
+        away = builder.slot_of(zero)
+    else:
+        unsigned = facts.dtype(given) == ir.DataType.UINT8
+        away = builder.constant_slot("zero", np.array([int(known or 0) - 128 * unsigned], np.int8))
+    one = builder.constant_slot("one", np.ones(1, np.float32))
+    real = _real(op, index)
+    builder.compute(DynamicDequantize(), [builder.slot_of(given, perm), one, away], real, perm)
+    return real
+
+
+def _computed_to_float32(op: Op, builder: Builder) -> None:
+    operands = [_dequantized(op, index, builder) for index in (0, 1)]
+    linear.lower_matmul(_float_matmul(op, operands, op.output), builder)
+
+
+def _matmul_to_int32(op: Op, builder: Builder) -> None:
+    if builder.facts.is_constant(op.required(1)):
+        _matmul(op, builder)
+        return
+    operands = [_dequantized(op, index, builder) for index in (0, 1)]
+    name, shape = f"{op.output.name} (real)", op.output.shape
+    exact = ir.Value(name=name, shape=shape, type=_FLOAT)
+    linear.lower_matmul(_float_matmul(op, operands, exact), builder)
+    perm = builder.layout(exact)
+    emit_typed(builder, Cast(), [builder.slot_of(exact, perm)], op.output, perm)
+
+
 RULES: tuple[Rule, ...] = (
     *rules("DynamicQuantizeLinear", lower=_dynamic_quantize, check=check_floats),
-    *rules("matmul-integer", lower=lower_matmul_integer, check=check),
-    *rules("ConvInteger", "conv-integer", lower=_convolution, check=check),
+    *rules("matmul-integer", lower=_matmul, check=_check_constant),
+    *rules("ConvInteger", "conv-integer", lower=_convolution, check=_check_constant),
+    *rules("computed-integers", lower=_computed_to_float32, check=_check_computed),
+    *rules("MatMulInteger", lower=_matmul_to_int32, check=_check_computed),
 )

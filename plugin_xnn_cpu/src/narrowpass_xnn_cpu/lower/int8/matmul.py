@@ -13,19 +13,18 @@ from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.int8.constants import quantize_bias
+from narrowpass_xnn_cpu.lower.int8.constants import quantize_bias, with_float_fallback
 from narrowpass_xnn_cpu.lower.int8.convolution import requantized, stored
-from narrowpass_xnn_cpu.lower.int8.float_fallback import with_float_fallback
-from narrowpass_xnn_cpu.lower.matmul.operands import as_bias
+from narrowpass_xnn_cpu.lower.matmul.constant import as_bias
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import Quantization, Requantized, UnfitError
 from narrowpass_xnn_cpu.native.table import AnyMatmul, create_matmul, select
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -69,7 +68,7 @@ class MatMulInt8(Computation):
         """See `Computation.pack`."""
         return create_matmul(self.problem, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         operator = step.packed

@@ -21,9 +21,9 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.fusion.matching import Group, producer
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import int16_kernels
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
 _TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
@@ -48,7 +48,7 @@ class FakeQuantizePerChannel(Computation):
         """See `Computation.pack`: float32 [3, channels]."""
         return np.array(self.table, np.float32)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         table, axis = step.packed, self.axis
@@ -58,7 +58,7 @@ class FakeQuantizePerChannel(Computation):
         if not elements(shape):
             return Run(shape)
         inner = math.prod(shape[axis + 1 :])
-        params = int16_kernels.fake_quantize_channels(elements(shape), inner, table)
+        params = kernels.fake_quantize_channels(elements(shape), inner, table)
         return Run(shape, "NP_FAKE_QUANTIZE_CHANNELS", params=params)
 
 

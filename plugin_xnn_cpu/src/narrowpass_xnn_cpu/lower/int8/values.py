@@ -6,6 +6,7 @@ are the same.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,12 +47,34 @@ def quantization_of(node: ir.Node, facts: Facts) -> Quantization | None:
 
     None for other nodes, other dtypes, several scales, and parameters that are not constant.
     """
+    found = one_scale(node, facts, INT8_TYPES)
+    if found is None:
+        return None
+    scale, zero_point, dtype = found
+    return Quantization(scale, zero_point - (128 if dtype == ir.DataType.UINT8 else 0))
+
+
+def one_scale(
+    node: ir.Node, facts: Facts, dtypes: Container[ir.DataType]
+) -> tuple[float, int, ir.DataType] | None:
+    """Return scale, zero point and dtype of a per-tensor QuantizeLinear or DequantizeLinear.
+
+    None for other nodes, other dtypes, several scales, and parameters that are not constant.
+
+    Args:
+        node: of any operator.
+        facts: of the graph.
+        dtypes: of the integers.
+    """
     if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.domain:
         return None
-    whole = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
-    real = node.inputs[0] if node.op_type == "QuantizeLinear" else node.outputs[0]
+    quantizes = node.op_type == "QuantizeLinear"
+    whole = node.outputs[0] if quantizes else node.inputs[0]
+    real = node.inputs[0] if quantizes else node.outputs[0]
     dtype = facts.dtype(whole)
-    if dtype not in INT8_TYPES or facts.dtype(real) != ir.DataType.FLOAT or len(node.inputs) < 2:
+    if dtype is None or dtype not in dtypes or len(node.inputs) < 2:
+        return None
+    if facts.dtype(real) != ir.DataType.FLOAT:
         return None
     if node.attributes.get_int("block_size", 0) or node.attributes.get_int("precision", 1) != 1:
         return None
@@ -62,7 +85,7 @@ def quantization_of(node: ir.Node, facts: Facts) -> Quantization | None:
         return None
     if not (np.isfinite(scale) and scale > 0):
         return None
-    return Quantization(scale, int(zero_point) - (128 if dtype == ir.DataType.UINT8 else 0))
+    return scale, int(zero_point), dtype
 
 
 def quantize_array(numbers: np.ndarray, quantization: Quantization) -> np.ndarray:

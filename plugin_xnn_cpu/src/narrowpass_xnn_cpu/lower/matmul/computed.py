@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.lower.matmul.epilogue import WithEpilogue, emit
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import broadcast
 from narrowpass_xnn_cpu.lower.views import View
-from narrowpass_xnn_cpu.lowered.op import PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native.own.batched import BATCH, Operand, Sizes, matmul
 
@@ -49,7 +49,7 @@ class ComputedMatMul(WithEpilogue):
         """See `Computation.reuse_key`."""
         return self
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         a, b = (View(shape, perm) for shape, perm in zip(shapes, self.perms, strict=False))
         (m, k), (inner, n) = _matrix(a.shape, 0), _matrix(b.shape, 1)

@@ -18,10 +18,10 @@ from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -89,7 +89,7 @@ class IfBroadcast(Computation):
         """See `Computation.pack`."""
         return self.computation.pack(op, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         *given, one, other = shapes
         return Run(given[0], view=0) if one == other else self.computation.size(step, given, sizing)

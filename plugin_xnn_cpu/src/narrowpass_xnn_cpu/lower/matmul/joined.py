@@ -18,8 +18,8 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.matmul.choices import joins_rows
 from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
-from narrowpass_xnn_cpu.lower.matmul.constant import check_matmul
-from narrowpass_xnn_cpu.lower.matmul.operands import (
+from narrowpass_xnn_cpu.lower.matmul.constant import (
+    check_matmul,
     constant_matmul,
     is_complete,
     is_constant_matrix,
@@ -27,7 +27,7 @@ from narrowpass_xnn_cpu.lower.matmul.operands import (
 )
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.own.block_quantized import JoinedMatmul
@@ -35,7 +35,7 @@ from narrowpass_xnn_cpu.native.own.packed import PackedMatmul
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import create_matmul
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -93,7 +93,7 @@ class JoinedMatMul(Computation):
         """See `Computation.row_axes`."""
         return 1
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,), packed = shapes, step.packed
         if shape[-1] != packed.channels:
@@ -124,7 +124,7 @@ class Segment(Computation):
         """See `Computation.row_axes`."""
         return 1
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         leading = shapes[0][:-1]
         offset = elements(leading) * self.columns * step.op.output.dtype.itemsize

@@ -17,10 +17,10 @@ from narrowpass_planning.weights.weight import Quantized, Weight
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.fusion.matching import producer
 from narrowpass_xnn_cpu.lower.matmul.computations import ConstantMatMul
-from narrowpass_xnn_cpu.lower.matmul.operands import rows_for
+from narrowpass_xnn_cpu.lower.matmul.constant import rows_for
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.own.recurrent import (
     FUNCTIONS,
@@ -31,7 +31,7 @@ from narrowpass_xnn_cpu.native.own.recurrent import (
     zeros_weight,
 )
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError, zero_points
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -116,7 +116,7 @@ class Recurrent(Computation):
                 pass
         return Recurrence(self.cell, weights.cast(np.dtype(np.float32)), self.extra, session)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         recurrence = step.packed
         (steps, batch, _), directions, hidden = shapes[0], recurrence.directions, recurrence.hidden
@@ -183,7 +183,7 @@ class RecurrentResult(Computation):
     sizes: tuple[int, int]
     batch_first: bool
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (steps, batch, _), (directions, hidden) = shapes[1], self.sizes
         offset = offsets_of(self.wanted, sizes_of(steps, batch, directions, hidden))[self.name]

@@ -12,13 +12,13 @@ from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.matmul.choices import block_problem
 from narrowpass_xnn_cpu.lower.matmul.epilogue import PLAIN, WithEpilogue, emit, emit_separately
 from narrowpass_xnn_cpu.lower.op import Op
-from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import keyword_record
 from narrowpass_xnn_cpu.native.own.block_quantized import StackedMatmul
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
 from narrowpass_xnn_cpu.native.table import select
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -79,7 +79,7 @@ class StackedMatMul(WithEpilogue):
             deterministic=self.deterministic,
         )
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, packed = shapes[0], step.packed
         sets = shape[0] if len(shape) == 3 else 1

@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.lower.steps import (
     axes_of,
     broadcast,
 )
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
@@ -147,7 +147,7 @@ class Expand(Computation):
         """See `Computation.shape_values`."""
         return (self.target,)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         target = tuple(int(dim) for dim in sizing.value(self.target).reshape(-1))
@@ -191,7 +191,7 @@ class PixelShuffle(Computation):
     block: int
     mode: str
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         n, h, w, c = shapes[0]
         block = self.block
@@ -255,7 +255,7 @@ class Tile(Computation):
         """See `Computation.shape_values`."""
         return (self.repeats,)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         repeats = [int(count) for count in sizing.value(self.repeats).reshape(-1)]

@@ -11,12 +11,11 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
-from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.layout import common_layout
+from narrowpass_xnn_cpu.lower.builder import Builder, common_layout, identity
 from narrowpass_xnn_cpu.lower.movement.axes import MOVABLE, check_movable
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
@@ -56,7 +55,7 @@ class ConcatPiece(Computation):
         """See `Computation.shares_output`: each operand is copied to a region of its own."""
         return isinstance(other, ConcatPiece) and other.index != self.index
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         piece, *all_pieces = shapes
         axis, itemsize = self.axis, step.op.output.dtype.itemsize
@@ -162,7 +161,7 @@ class SliceLike(Computation):
             BackendError: the slice is out of range.
         """
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         starts, sizes, steps = self.part(shape, sizing)

@@ -15,11 +15,11 @@ from narrowpass_xnn_cpu.lower.elementwise.typed import ANY, check_same_dtype
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Convert, broadcast
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.own.block_quantized import BlockEmbedding
-from narrowpass_xnn_cpu.native.table.selected import Selection
+from narrowpass_xnn_cpu.native.table.row import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
 
@@ -39,7 +39,7 @@ class Gather(Computation):
         """See `Computation.row_axes`: those of the indices of a constant table."""
         return None if self.axis or op.operands[0].constant is None else 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, indices = shapes
         axis = self.axis
@@ -70,7 +70,7 @@ class GatherInt8(Computation):
         """See `Computation.row_axes`: of the indices."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         table, indices, scales = shapes
         result = (*indices, *table[1:])
@@ -122,7 +122,7 @@ class GatherBlocks(Computation):
         """See `Computation.row_axes`: of the indices."""
         return 0
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (indices,), packed = shapes, step.packed
         result = (*indices, packed.columns)
@@ -224,7 +224,7 @@ class Where(Computation):
 
     mnemonic = "where"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         result = broadcast(*shapes)
         if not elements(result):

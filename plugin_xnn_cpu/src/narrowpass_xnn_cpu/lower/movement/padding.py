@@ -17,7 +17,7 @@ from narrowpass_xnn_cpu.lower.movement.axes import check_float_or_int8, check_mo
 from narrowpass_xnn_cpu.lower.movement.concat import Part, SliceLike
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.indexing import indexed_copy
@@ -83,11 +83,11 @@ class Pad(Computation):
         """See `Computation.shape_values`."""
         return self.pads.names
 
-    def pack(self, op: LoweredOp, session: Session | None) -> movement.Pad:
+    def pack(self, op: LoweredOp, session: Session | None) -> movement.XnnPad:
         """See `Computation.pack`."""
-        return movement.Pad(self.fill, op.output.dtype.itemsize)
+        return movement.XnnPad(self.fill, op.output.dtype.itemsize)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         before, after = ([max(0, pad) for pad in pads] for pads in self.pads.of(sizing))
@@ -142,7 +142,7 @@ class PadFromInput(Computation):
         """See `Computation.shape_values`."""
         return self.pads.names
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         mode: Any = self.mode

@@ -13,7 +13,7 @@ from narrowpass_xnn_cpu.lower.movement.axes import check_movable
 from narrowpass_xnn_cpu.lower.op import Op
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.sizes import Size
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
@@ -45,7 +45,7 @@ class ReshapeTo(Computation):
         """See `Computation.shape_values`."""
         return (self.target,)
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         target = [int(dim) for dim in sizing.value(self.target).reshape(-1)]

@@ -19,7 +19,7 @@ from narrowpass_xnn_cpu.lower.elementwise.typed import ANY
 from narrowpass_xnn_cpu.lower.norm.layer_norm import LeadingSlice
 from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import indexing
 
@@ -45,7 +45,7 @@ class GatherAt(Computation):
         """See `Computation.kernel_name`."""
         return "gather tuples" if self.axis is None else "gather elements"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         data, indices = shapes
         dtype, index_size = step.op.output.dtype, step.op.operands[1].dtype.itemsize
@@ -76,7 +76,7 @@ class Scatter(Computation):
         how = "" if self.reduction == "none" else f" ({self.reduction})"
         return f"scatter {'tuples' if self.axis is None else 'elements'}{how}"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         data, indices, updates = shapes
         types = step.op.output.dtype, step.op.operands[1].dtype.itemsize
@@ -113,7 +113,7 @@ class TopK(Computation):
         """See `Computation.shape_values`."""
         return (self.count,) if isinstance(self.count, str) else ()
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         count = self.count

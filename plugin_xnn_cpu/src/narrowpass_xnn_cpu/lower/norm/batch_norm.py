@@ -1,4 +1,4 @@
-"""BatchNormalization, MeanVarianceNormalization and Softmax."""
+"""BatchNormalization and MeanVarianceNormalization."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, Slot, elements
-from narrowpass_xnn_cpu.lower.builder import Builder, identity
+from narrowpass_xnn_cpu.lower.builder import Builder
 from narrowpass_xnn_cpu.lower.elementwise.arithmetic import Function
 from narrowpass_xnn_cpu.lower.elementwise.reduction import Reduce
 from narrowpass_xnn_cpu.lower.norm.group_norm import images_layout
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import Binary, Unary
-from narrowpass_xnn_cpu.lowered.op import Computation, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import elem_kernels, kernels
+from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.problems.bounds import Range
 
 
@@ -53,7 +53,7 @@ class Affine(Computation):
     limits: Range
     channels_last: bool
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *others = shapes
         # A vector is a batch of one channel.
@@ -65,7 +65,7 @@ class Affine(Computation):
             )
         if not elements(shape):
             return Run(shape)
-        params = elem_kernels.affine(images, self.limits, channels_last=self.channels_last)
+        params = kernels.affine(images, self.limits, channels_last=self.channels_last)
         return Run(shape, "NP_AFFINE", params=params)
 
 
@@ -106,57 +106,6 @@ def _computed_parameters(op: Op, builder: Builder) -> tuple[Slot, Slot]:
     return factor, pair(bias, pair(mean, factor, "multiply"), "subtract")
 
 
-@record
-class SoftmaxRows(Computation):
-    """Softmax over the last axes, flattened.
-
-    Attributes:
-        axes: number of the last axes that form a row.
-    """
-
-    mnemonic = "softmax"
-    kernel = "softmax"
-    axes: int
-
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
-        """See `Computation.size`."""
-        (shape,) = shapes
-        if not elements(shape):
-            return Run(shape)
-        channels = elements(shape[len(shape) - self.axes :])
-        if channels == 2:
-            params = kernels.softmax_pairs(elements(shape) // 2)
-            return Run(shape, "NP_SOFTMAX_PAIRS", params=params)
-        params = elem_kernels.row_function(elements(shape) // channels, channels, "softmax")
-        return Run(shape, "NP_ROWS", params=params)
-
-
-def _check_softmax(op: Op, facts: Facts) -> str | None:
-    reason = check_floats(op, facts)
-    if reason:
-        return reason
-    rank = facts.rank(op.input(0)) or 0
-    axis = op.get("axis", -1 if op.version >= 13 else 1)
-    if not -rank <= axis < rank:
-        return f"axis {axis} is not one of an input of rank {rank}"
-    return None
-
-
-def _softmax(op: Op, builder: Builder) -> None:
-    given = op.required(0)
-    rank = builder.rank(given)
-    if op.version >= 13:
-        axis, axes = op.get("axis", -1) % rank, 1
-        perm = builder.layout(given)
-        if perm[-1] != axis:
-            perm = (*(a for a in perm if a != axis), axis)
-    else:
-        # Before operator set 13 all axes from `axis` on are flattened.
-        axes = rank - op.get("axis", 1) % rank
-        perm = identity(rank)
-    builder.compute(SoftmaxRows(axes), [builder.slot_of(given, perm)], op.output, perm)
-
-
 def _check_mean_variance(op: Op, facts: Facts) -> str | None:
     reason = check_floats(op, facts)
     if reason:
@@ -188,6 +137,5 @@ def _mean_variance(op: Op, builder: Builder) -> None:
 
 RULES: tuple[Rule, ...] = (
     *rules("BatchNormalization", lower=_batch_norm, check=_check_batch_norm, fuses_clamp=True),
-    *rules("Softmax", lower=_softmax, check=_check_softmax),
     *rules("MeanVarianceNormalization", lower=_mean_variance, check=_check_mean_variance),
 )

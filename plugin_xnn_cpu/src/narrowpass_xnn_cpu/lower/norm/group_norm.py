@@ -11,9 +11,9 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp, Perm
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep, Perm
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import elem_kernels
+from narrowpass_xnn_cpu.native import kernels
 
 
 @record
@@ -40,7 +40,7 @@ class GroupNorm(Computation):
         """See `Computation.kernel_name`."""
         return "group norm" if self.groups else "instance norm"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *others = shapes
         channels = shape[-1] if self.channels_last else shape[1]
@@ -51,7 +51,7 @@ class GroupNorm(Computation):
                 raise BackendError(f"a scale or bias of {list(other)} is not of {wanted} channels")
         if not elements(shape):
             return Run(shape)
-        params = elem_kernels.group_norm(
+        params = kernels.group_norm(
             shape,
             groups,
             self.epsilon,
@@ -110,13 +110,13 @@ class LocalResponseNorm(Computation):
     bias: float
     channels_last: bool
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
         numbers = self.alpha, self.beta, self.bias
-        params = elem_kernels.lrn(shape, self.channels, *numbers, channels_last=self.channels_last)
+        params = kernels.lrn(shape, self.channels, *numbers, channels_last=self.channels_last)
         return Run(shape, "NP_LRN", params=params)
 
 

@@ -10,12 +10,11 @@ import numpy as np
 from narrowpass.errors import BackendError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
-from narrowpass_xnn_cpu.lower.builder import Builder, identity
-from narrowpass_xnn_cpu.lower.layout import common_layout
+from narrowpass_xnn_cpu.lower.builder import Builder, common_layout, identity
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.steps import broadcast
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native import kernels
 
@@ -57,7 +56,7 @@ class LayerNorm(Computation):
         """See `Computation.row_axes`."""
         return None if self.keeps_sum else self.axes
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         shape, *others = shapes
         columns = elements(shape[len(shape) - self.axes :])
@@ -100,7 +99,7 @@ class LeadingSlice(Computation):
     kernel = "view"
     index: int
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         result = shapes[0][1:]
         return Run(result, view=self.index * elements(result) * step.op.output.dtype.itemsize)

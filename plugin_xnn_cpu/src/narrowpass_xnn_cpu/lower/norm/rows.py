@@ -1,4 +1,4 @@
-"""Functions along one axis: LogSoftmax, Hardmax, LpNormalization and others."""
+"""Functions along one axis: Softmax, LogSoftmax, Hardmax and LpNormalization."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from narrowpass_planning.plan.step import Run, Shape, Sizing, elements
 from narrowpass_xnn_cpu.lower.builder import Builder, identity
 from narrowpass_xnn_cpu.lower.op import Op, check_floats
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
-from narrowpass_xnn_cpu.native import elem_kernels
+from narrowpass_xnn_cpu.native import kernels
 
 
 @record
@@ -37,13 +37,38 @@ class RowFunction(Computation):
         """See `Computation.row_axes`."""
         return self.axes
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         (shape,) = shapes
         if not elements(shape):
             return Run(shape)
         columns = elements(shape[len(shape) - self.axes :])
-        params = elem_kernels.row_function(elements(shape) // columns, columns, self.function)
+        params = kernels.row_function(elements(shape) // columns, columns, self.function)
+        return Run(shape, "NP_ROWS", params=params)
+
+
+@record
+class SoftmaxRows(Computation):
+    """Softmax over the last axes, flattened.
+
+    Attributes:
+        axes: number of the last axes that form a row.
+    """
+
+    mnemonic = "softmax"
+    kernel = "softmax"
+    axes: int
+
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+        """See `Computation.size`."""
+        (shape,) = shapes
+        if not elements(shape):
+            return Run(shape)
+        channels = elements(shape[len(shape) - self.axes :])
+        if channels == 2:
+            params = kernels.softmax_pairs(elements(shape) // 2)
+            return Run(shape, "NP_SOFTMAX_PAIRS", params=params)
+        params = kernels.row_function(elements(shape) // channels, channels, "softmax")
         return Run(shape, "NP_ROWS", params=params)
 
 
@@ -80,9 +105,10 @@ def _along_axis(op: Op, builder: Builder) -> None:
         perm = builder.layout(given)
         if perm[-1] != axis:
             perm = (*(a for a in perm if a != axis), axis)
-    builder.compute(RowFunction(axes, name), [builder.slot_of(given, perm)], op.output, perm)
+    function = SoftmaxRows(axes) if op.kind == "Softmax" else RowFunction(axes, name)
+    builder.compute(function, [builder.slot_of(given, perm)], op.output, perm)
 
 
 RULES: tuple[Rule, ...] = (
-    *rules("LogSoftmax", "Hardmax", "LpNormalization", lower=_along_axis, check=_check),
+    *rules("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", lower=_along_axis, check=_check),
 )

@@ -16,7 +16,7 @@ from narrowpass_xnn_cpu.lower.op import Op, check_dtype
 from narrowpass_xnn_cpu.lower.rule import Rule, rules
 from narrowpass_xnn_cpu.lower.trees.ensemble import AGGREGATES, Array, Ensemble, ensemble
 from narrowpass_xnn_cpu.lower.trees.reading import floats, read_ensemble, read_regressor
-from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedOp
+from narrowpass_xnn_cpu.lowered.op import Computation, LoweredOp, PackedStep
 from narrowpass_xnn_cpu.lowered.record import record
 from narrowpass_xnn_cpu.native.library import extension
 
@@ -56,7 +56,7 @@ class Trees(Computation):
         """See `Computation.kernel_name`."""
         return f"trees {'float64' if self.double else 'float32'}"
 
-    def size(self, step: PackedOp, shapes: Sequence[Shape], sizing: Sizing) -> Run:
+    def size(self, step: PackedStep, shapes: Sequence[Shape], sizing: Sizing) -> Run:
         """See `Computation.size`."""
         rows, columns = shapes[0]
         result = rows, self.targets

@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.native.own.packed import (
     Packing,
     RunSizes,
 )
-from narrowpass_xnn_cpu.native.own.panels import Layout
+from narrowpass_xnn_cpu.native.own.panels import PanelLayout
 from narrowpass_xnn_cpu.native.own.tiling import (
     checked_elements,
     even_row_tiles,
@@ -76,7 +76,7 @@ def panels(lanes: int, outputs: int) -> int:
     return int(extension().lib.np_fp32_panels(lanes, outputs))
 
 
-def _panels_of(problem: Matmul, packing: Packing) -> Layout | None:
+def _panels_of(problem: Matmul, packing: Packing) -> PanelLayout | None:
     """Return the layout of the panels; None where the GEMV kernel does not read that width.
 
     Narrower last panels have 48 columns or 8: of 32, behind panels of 48, there are too few to
@@ -88,7 +88,7 @@ def _panels_of(problem: Matmul, packing: Packing) -> Layout | None:
     narrow, width = most * count - vectors, most * lanes
     if narrow >= count or not reads_panel_width(width) or (narrow and width == 48):
         return None
-    return Layout("NP_PANELS_F32", width, 4, 4, narrow, width - lanes)
+    return PanelLayout("NP_PANELS_F32", width, 4, 4, narrow, width - lanes)
 
 
 def plan(geometry: ConvGeometry, packing: Packing, run: RunSizes) -> Fields:

@@ -13,9 +13,8 @@ from narrowpass_xnn_cpu.native.own.fp32 import panels
 from narrowpass_xnn_cpu.native.own.packed import ConvolutionKernel, Packing, RunSizes
 from narrowpass_xnn_cpu.native.own.tiling import checked_elements, scratch_offsets
 from narrowpass_xnn_cpu.native.problems.bounds import checked_weights
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution
+from narrowpass_xnn_cpu.native.problems.convolution import Convolution, fits_winograd
 from narrowpass_xnn_cpu.native.problems.quantization import UnfitError
-from narrowpass_xnn_cpu.native.problems.winograd import fits_winograd
 
 LARGEST_WEIGHT = 2.0**48
 """Largest weight: with larger ones, accumulators of inputs of the same size might overflow before

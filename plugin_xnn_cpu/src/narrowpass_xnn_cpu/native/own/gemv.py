@@ -13,7 +13,7 @@ from narrowpass.errors import BackendError
 from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Weight
 from narrowpass_xnn_cpu.native.library import extension
-from narrowpass_xnn_cpu.native.own.panels import Layout, PanelMatmul, Panels
+from narrowpass_xnn_cpu.native.own.panels import PanelLayout, PanelMatmul, Panels
 from narrowpass_xnn_cpu.native.problems.bounds import checked_shape
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
@@ -97,7 +97,7 @@ class UnpackedKernel:
             raise BackendError(f"a GEMV of {problem.dtypes} cannot read an unpacked matrix")
         array = problem.matrix.view()
         outputs, channels = checked_shape(array.shape, 2)
-        layout = Layout("NP_TABLE_F32", 1, 4, 0)
+        layout = PanelLayout("NP_TABLE_F32", 1, 4, 0)
         block = Block(extension().ffi.from_buffer(array), array.nbytes)
         return Gemv(Panels(block, array, layout, channels, outputs), problem.epilogue)
 

@@ -14,8 +14,7 @@ from narrowpass_xnn_cpu.native.own.tiling import (
     column_parts,
     even_row_tiles,
 )
-from narrowpass_xnn_cpu.native.problems.convolution import Convolution
-from narrowpass_xnn_cpu.native.problems.winograd import MAX_INT8_CHANNELS
+from narrowpass_xnn_cpu.native.problems.convolution import MAX_INT8_CHANNELS, Convolution
 
 _ELEMENTS = 16
 """Elements of a transformed 4 x 4 tile: NP_INT8_TILE."""

@@ -18,7 +18,7 @@ from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Weight
 from narrowpass_xnn_cpu.native import calls, kernels
 from narrowpass_xnn_cpu.native.operator import Fields, Operator
-from narrowpass_xnn_cpu.native.own.panels import Layout, Panels
+from narrowpass_xnn_cpu.native.own.panels import PanelLayout, Panels
 from narrowpass_xnn_cpu.native.own.row_dispatch import RowDispatch
 from narrowpass_xnn_cpu.native.own.tiling import image_fields
 from narrowpass_xnn_cpu.native.problems.bounds import Shape, checked_shape
@@ -135,7 +135,7 @@ class MatmulKernel(PackedKernel[Matmul]):
         unit: bytes of the unit of ``thread_scratch``.
     """
 
-    panels: Callable[[Matmul, Packing], Layout | None] | None = None
+    panels: Callable[[Matmul, Packing], PanelLayout | None] | None = None
     unit: int = 1
 
     def create(self, problem: Matmul, session: Session | None = None) -> PackedMatmul:

@@ -26,7 +26,7 @@ _ROUNDED = 128
 
 
 @dataclass(frozen=True)
-class Layout:
+class PanelLayout:
     """The layout of a matrix that our kernels read: panels of columns, or unpacked.
 
     Attributes:
@@ -74,14 +74,14 @@ _KINDS = {
     "float16": ("NP_PANELS_F16", 2, 2),
     "int8": ("NP_PANELS_INT8", 1, 8),
 }
-"""By types of matrix and rows: `Layout` without the width."""
+"""By types of matrix and rows: `PanelLayout` without the width."""
 _PROBED = 7
 """K of the matrix that is packed as a probe."""
 
 
 def probe_layout(
     kind: str, outputs: int, pack: Callable[[Array, Array, Array, Session], Block | None]
-) -> Layout | None:
+) -> PanelLayout | None:
     """Return XNNPACK's packed layout, if our kernel for this processor can read it.
 
     A small known matrix, the probe, is packed by XNNPACK and compared element by element.
@@ -98,7 +98,7 @@ def probe_layout(
     width = int(lib.np_gemv_panel_width(getattr(lib, name)))
     if not width:
         return None
-    layout = Layout(name, width, element, ends)
+    layout = PanelLayout(name, width, element, ends)
     # All columns differ, and so do all rows, so that any other order is found.
     matrix = np.arange(outputs)[:, None] // 5 ** np.arange(_PROBED) % 5 + 5 * np.arange(_PROBED)
     scales = np.exp2(np.arange(outputs) % 3, dtype=np.float32)
@@ -119,7 +119,7 @@ def probe_layout(
     return layout if same else None
 
 
-def _unpack_probe(raw: Array, layout: Layout, outputs: int) -> list[Array]:
+def _unpack_probe(raw: Array, layout: PanelLayout, outputs: int) -> list[Array]:
     """Read bias, weights and scales of the packed probe matrix back, assuming `layout`."""
     width = layout.width
     panels = raw.reshape(-1, layout.panel_bytes(_PROBED))
@@ -153,7 +153,7 @@ class Panels:
 
     block: Block
     owner: object
-    layout: Layout
+    layout: PanelLayout
     channels: int
     outputs: int
 
@@ -162,7 +162,7 @@ class Panels:
         cls,
         block: Block | None,
         owner: object,
-        layout: Layout | None,
+        layout: PanelLayout | None,
         channels: int,
         outputs: int,
     ) -> Panels | None:

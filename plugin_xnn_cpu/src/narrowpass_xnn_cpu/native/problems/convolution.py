@@ -242,3 +242,12 @@ def check_transposed_output(
             raise BackendError(
                 f"the output for an input of {list(shape)} is empty: pads crop all of it"
             )
+
+
+MAX_INT8_CHANNELS = (1 << 29) // (9 * 255 * 128)
+"""Headroom: F(2 x 2, 3 x 3) scales int32 accumulators by 4, which fits up to 1842 channels."""
+
+
+def fits_winograd(kernel: Sequence[int], attributes: ConvAttributes) -> bool:
+    """Return whether a kernel [O, KH, KW, C] is 3 x 3, of stride 1, in one group."""
+    return len(kernel) == 4 and tuple(kernel[1:3]) == (3, 3) and attributes.is_plain

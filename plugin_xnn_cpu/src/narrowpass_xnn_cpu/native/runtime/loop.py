@@ -13,9 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from narrowpass_planning.memory.allocator import allocate
-from narrowpass_planning.plan.bound import BoundPartition
+from narrowpass_planning.plan.bound import BoundPartition, OutputSource
 from narrowpass_planning.plan.loop import LoopSignature, ScanInput
-from narrowpass_planning.plan.output_source import OutputSource
 from narrowpass_planning.plan.step import Array, Slot
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
@@ -48,7 +47,7 @@ class TapeLoop:
     ) -> None:
         self._bound, self._roles, self._others = bound, roles, dict(others)
         self._version = bound.version
-        self._tape = cast(Tape, bound.tape)  # `NativeExecutor` builds no other
+        self._tape = cast("Tape", bound.tape)  # `NativeExecutor` builds no other
         known = bound.output_sources()
         self._outs = [_out(name, known, others, feeds) for name in roles.outputs]
         first = len(self._outs) - len(roles.scanned)

@@ -10,12 +10,30 @@ import numpy as np
 
 from narrowpass.errors import BackendError
 from narrowpass_planning.memory.allocator import HEAP, allocate_bytes
-from narrowpass_planning.plan.executor import Entry, NativeCall
+from narrowpass_planning.plan.executor import Array, Entry, NativeCall
 from narrowpass_xnn_cpu.native import calls
 from narrowpass_xnn_cpu.native.library import extension, meaning
 from narrowpass_xnn_cpu.native.operator import Operator
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.runtime.signals import Interruption
+
+_SMALL = 1 << 16
+"""Bytes that one thread reads and writes in less time than it takes to wake the workers."""
+
+_BY_BYTES = frozenset(
+    {
+        "NP_BINARY",
+        "NP_MAX_POOL_S8",
+        "NP_PAD",
+        "NP_PAD_S8",
+        "NP_REDUCE_S8",
+        "NP_RESIZE_BILINEAR",
+        "NP_TRANSPOSE",
+        "NP_TRANSPOSE_S8",
+        "NP_UNARY",
+    }
+)
+"""Calls of XNNPACK that are bound by memory bandwidth, other than GEMMs and convolutions."""
 
 
 class Tape:
@@ -174,11 +192,6 @@ class Tape:
                 self._steps[index].set_up = not entry.moving
 
 
-def address_of(array: np.ndarray[Any, Any]) -> Any:
-    """Return the address of a dense array, for `Tape.bind_at`; the caller keeps the array alive."""
-    return _buffer(extension().ffi, array)
-
-
 def _buffer(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
     # The buffer protocol knows no bfloat16.
     return ffi.from_buffer(array if array.dtype.kind != "V" else array.view(np.uint16))
@@ -237,3 +250,31 @@ def _start(array: np.ndarray[Any, Any]) -> int:
     # Faster than `ctypes.data`, which creates an object for each field of the interface.
     ffi = extension().ffi
     return int(ffi.cast("uintptr_t", _buffer(ffi, array)))
+
+
+class NativeExecutor:
+    """See `narrowpass_planning.plan.executor.Executor`."""
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that kernels may read beyond a buffer."""
+        return extra_bytes()
+
+    def tape(self, entries: Sequence[Entry], buffers: int) -> Tape:
+        """Return a tape, which C runs without the GIL."""
+        return Tape(entries, buffers)
+
+    def readable(self, array: Array) -> Array:
+        """Return an array that is dense and that kernels may over-read: itself or a copy."""
+        return readable(array)
+
+    def address_of(self, memory: Array, offset: int) -> Any:
+        """Return the address of a byte of `memory`, which the caller keeps alive."""
+        return _buffer(extension().ffi, memory) + offset
+
+    def runs_alone(self, call: str, size: int) -> bool:
+        """Return whether an operator of XNNPACK is too small for more than one thread."""
+        return call in _BY_BYTES and size < _SMALL
+
+
+EXECUTOR = NativeExecutor()

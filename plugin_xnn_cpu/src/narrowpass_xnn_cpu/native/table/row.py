@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from narrowpass_xnn_cpu.native.problems.convolution import Convolution
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
-from narrowpass_xnn_cpu.native.table.selected import Selection
 from narrowpass_xnn_cpu.native.target import Target
 from narrowpass_xnn_cpu.native.weights_cache import Session
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A kernel, and why it was selected; all as text.
+
+    Attributes:
+        kernel: ``own`` or ``xnnpack``, name and call; the name alone if it has no row in the table.
+        packing: the packed layout of constants; empty if it has none.
+        reason: the measurement behind the selection; empty if there is no other kernel.
+    """
+
+    kernel: str
+    packing: str = ""
+    reason: str = ""
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the fields that a printed plan has, without empty ones."""
+        fields = {"kernel": self.kernel, "packing": self.packing, "reason": self.reason}
+        return {name: text for name, text in fields.items() if text}
+
 
 P = TypeVar("P", Convolution, Matmul)
 O_co = TypeVar("O_co", covariant=True)
@@ -34,7 +54,16 @@ class Kernel(Protocol[P_contra, O_co]):
         """The kernel's name in ``kernels.def``."""
 
     def create(self, problem: P_contra, session: Session | None = None) -> O_co:
-        """Pack, in a session of the weights cache if there is one."""
+        """Pack the constants of a problem, and return its operator.
+
+        Args:
+            problem: what is to be computed.
+            session: of the weights cache; None to pack for this operator alone.
+
+        Raises:
+            UnfitError: constants for which the kernel would not be exact.
+            BackendError: other invalid shapes or types.
+        """
 
 
 @dataclass(frozen=True)
@@ -60,19 +89,6 @@ class Row(Generic[P, O_co]):
     reason: str
     reject_reason: Callable[[P, Target], str] = lambda problem, target: ""
     may_be_unfit: bool = False
-
-    def create(self, problem: P, session: Session | None = None) -> O_co:
-        """Pack the constants of a problem, and return its operator.
-
-        Args:
-            problem: what is to be computed.
-            session: of the weights cache; None to pack for this operator alone.
-
-        Raises:
-            UnfitError: constants for which the kernel would not be exact.
-            BackendError: other invalid shapes or types.
-        """
-        return self.kernel.create(problem, session)
 
     @property
     def provider(self) -> str:

@@ -78,7 +78,7 @@ def create_matmul(problem: Matmul, session: Session | None = None) -> AnyMatmul:
 def _create(rows: list[Row[P, O_co]], problem: P, session: Session | None) -> O_co:
     for row in rows:
         try:
-            return row.create(problem, session)
+            return row.kernel.create(problem, session)
         except UnfitError:
             # Weights too large for Winograd are found when they are packed. The convolution is then
             # computed directly, and `explain` reports that kernel.

@@ -14,8 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convolution, Image
-from narrowpass_xnn_cpu.native.problems.winograd import MAX_INT8_CHANNELS, fits_winograd
+from narrowpass_xnn_cpu.native.problems.convolution import (
+    MAX_INT8_CHANNELS,
+    ConvAttributes,
+    Convolution,
+    Image,
+    fits_winograd,
+)
 
 TILES = 2, 4
 """m of F(m x m, 3 x 3)."""

@@ -14,7 +14,7 @@ from narrowpass_planning.weights.entry import Block
 from narrowpass_planning.weights.weight import Array, Quantized, Weight
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.own.gemv import Gemv
-from narrowpass_xnn_cpu.native.own.panels import Layout, Panels, probe_layout
+from narrowpass_xnn_cpu.native.own.panels import PanelLayout, Panels, probe_layout
 from narrowpass_xnn_cpu.native.own.row_dispatch import RowDispatch
 from narrowpass_xnn_cpu.native.own.upcast import UpcastMatmul
 from narrowpass_xnn_cpu.native.problems.bounds import (
@@ -35,11 +35,33 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
     checked_scales,
 )
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
+from narrowpass_xnn_cpu.native.target import has_float16_gemm
 from narrowpass_xnn_cpu.native.weights_cache import Session
 from narrowpass_xnn_cpu.native.xnnpack.convolution import clamp_of
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
-from narrowpass_xnn_cpu.native.xnnpack.probe import has_float16_gemm
-from narrowpass_xnn_cpu.native.xnnpack.row_quantizer import RowQuantizer
+
+_FUNCTIONS = {
+    "int8": ("xnn_create_convert_nc_f32_qd8", "xnn_reshape_convert_nc_f32_qd8"),
+    "uint8": ("xnn_create_convert_nc_f32_qdu8", "xnn_reshape_convert_nc_f32_qdu8"),
+}
+"""By the type of the quantized rows: to create and to reshape."""
+
+
+class XnnRowQuantizer(XnnOperator):
+    """Quantizes rows of float32, each by its own range; not on a tape by itself."""
+
+    call = "NP_ROWS_TO_INT8"
+    kind = "rows to int8"
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        creating, self._function = _FUNCTIONS[dtype]
+        self._create(creating)
+
+    def reshape(self, rows: int, channels: int, pool: ThreadPool) -> None:
+        """Reshape for `rows` dense rows of `channels`."""
+        sizes = rows, channels, channels, channels
+        self._reshape(self._function, (rows, channels), *sizes, pool.handle)
 
 
 @dataclass(frozen=True)
@@ -146,7 +168,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
         self.kernel, self.call, self.kind = kernel, kernel.call, kernel.kind
         self._problem = problem
         self.channels, self.outputs = problem.sizes
-        self._quantizer: RowQuantizer | None = None
+        self._quantizer: XnnRowQuantizer | None = None
         self._row_dtype = ""  # type of rows with scales of their own
         self._functions = kernel.creating, kernel.reshaping
         flags = self._lib.XNN_FLAG_TRANSPOSE_WEIGHTS if problem.transposed else 0
@@ -220,7 +242,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
             # XNNPACK's cache key has neither scales nor bias; our names of blocks need both.
             others, bias = [scales] if bias is None else [scales, bias], None
             if isinstance(operand, PerToken):
-                self._quantizer = RowQuantizer(self._row_dtype)
+                self._quantizer = XnnRowQuantizer(self._row_dtype)
         create, sizes = self._creating(), self._sizes
 
         def call(k: Any, b: Any, cache: Any, handle: Any, s: Any, other: Any = None) -> int:
@@ -275,7 +297,7 @@ class XnnMatmul(RowDispatch, XnnOperator):
         self.workspace = offset + (2 * results if self.kernel is F16 else 0)
         return self._ffi.new("struct np_converted_params *", (inputs, results, offset))
 
-    def _quantized_rows(self, rows: int, quantizer: RowQuantizer, scratch: int) -> Any:
+    def _quantized_rows(self, rows: int, quantizer: XnnRowQuantizer, scratch: int) -> Any:
         """Return the parameters of a matmul with dynamic per-token quantization of its rows."""
         ffi, lib = self._ffi, self._lib
         # Kernels over-read rows, and quantization parameters after those of the last row.
@@ -334,7 +356,7 @@ def reads_panels(dtype: str, outputs: int) -> bool:
 
 
 @functools.cache
-def _layout(kind: str, outputs: int) -> Layout | None:
+def _layout(kind: str, outputs: int) -> PanelLayout | None:
     """Return XNNPACK's layout for so many outputs; None if our kernels do not read it."""
 
     def pack(matrix: Array, bias: Array, scales: Array, session: Session) -> Block | None:

@@ -14,7 +14,7 @@ from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.xnnpack.operator import XnnOperator
 
 
-class Pad(XnnOperator):
+class XnnPad(XnnOperator):
     """Padding with a constant.
 
     Args:
@@ -45,7 +45,7 @@ class Pad(XnnOperator):
         self._reshape(self._function, shape, *sizes, pool.handle)
 
 
-class Transpose(XnnOperator):
+class XnnTranspose(XnnOperator):
     """A permutation of axes, of elements of 4 bytes or of 1."""
 
     kind = "transpose"
@@ -68,7 +68,7 @@ class Transpose(XnnOperator):
         self._reshape(self._function, shape, *sizes, pool.handle)
 
 
-class ResizeBilinear(XnnOperator):
+class XnnResizeBilinear(XnnOperator):
     """Bilinear interpolation over [N, H, W, C] to a fixed height and width.
 
     Args:
@@ -101,7 +101,7 @@ class ResizeBilinear(XnnOperator):
         self.workspace = workspace[0]
 
 
-class MaxPoolS8(XnnOperator):
+class XnnMaxPool(XnnOperator):
     """Maximum over kernel windows of [N, H, W, C], of int8."""
 
     call = "NP_MAX_POOL_S8"

@@ -98,3 +98,8 @@ def captured(graph: ir.Graph) -> list[ir.Value]:
         own.update(node.outputs)
     found += [value for value in graph.outputs if value not in own]
     return list(dict.fromkeys(found))
+
+
+def name_of(node: ir.Node) -> str:
+    """Return the name of a node in reports: its own, else that of its first output."""
+    return node.name or next((value.name for value in node.outputs if value.name), "")

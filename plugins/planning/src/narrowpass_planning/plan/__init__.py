@@ -3,9 +3,8 @@
 from narrowpass_planning.plan.executor import Entry, Executor, NativeCall, Pool, Tape
 from narrowpass_planning.plan.loop import LoopSignature, NativeLoop, NativeLoopFactory, ScanInput
 from narrowpass_planning.plan.partition import Partition, ValueLayout
-from narrowpass_planning.plan.prepared import PreparedRun
+from narrowpass_planning.plan.prepared import PreparedRun, Replay, ReplayFeed, ReplayResult
 from narrowpass_planning.plan.python_executor import OneThread, PythonExecutor, python_run
-from narrowpass_planning.plan.replay import Replay, ReplayFeed, ReplayResult
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Run, Sizing, Slot, Step
 

@@ -12,9 +12,35 @@ from narrowpass_planning.memory.allocator import check_memory
 from narrowpass_planning.memory.caching_allocator import SMALL, CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.executor import Entry, Executor, Pool, Tape
-from narrowpass_planning.plan.output_source import OutputSource
 from narrowpass_planning.plan.placement import place_intermediates, size_of, storage_of
 from narrowpass_planning.plan.step import Array, Run, Shape, Slot, Step, Times, elements
+
+
+@dataclass(frozen=True)
+class OutputSource:
+    """The memory of an output, for a caller that redirects it, such as a native loop.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+        size: its bytes.
+        binds: the buffers within the array, where it is computed in place; None where it is copied.
+        root: the slot whose memory it is copied from; None for a value outside of the partition.
+        offset: its first byte in that memory.
+        fed: the input that it is a view of; empty where there is none.
+        array: the bytes that it is copied from, where these are no input and no other output.
+        fixed: whether those bytes never change.
+    """
+
+    shape: Shape
+    dtype: np.dtype[Any]
+    size: int
+    binds: list[tuple[int, int]] | None = None
+    root: Slot | None = None
+    offset: int = 0
+    fed: str = ""
+    array: Array | None = None
+    fixed: bool = False
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_planning.memory.workspace import Workspace
 from narrowpass_planning.plan.bindings import Binding, Bindings, most_of
 from narrowpass_planning.plan.bound import BoundPartition, Sizes
-from narrowpass_planning.plan.bound_lanes import BoundLanes
 from narrowpass_planning.plan.executor import Executor, Pool
+from narrowpass_planning.plan.lanes import BoundLanes
 from narrowpass_planning.plan.shapes import ShapeNode, Shapes
 from narrowpass_planning.plan.step import Array, Run, Shape, Sizing, Slot, Step, Times
 from narrowpass_planning.state.errors import CacheFullError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.graph.op import Op
-from narrowpass_planning.partitioner.assignment import OpT
+from narrowpass_planning.graph.op import Op, name_of
+from narrowpass_planning.partitioner import OpT
 from narrowpass_planning.plan.executor import Executor
 from narrowpass_planning.plan.partition import Item, Partition, ValueLayout
 from narrowpass_planning.plan.shapes import ShapeNode
@@ -56,11 +56,7 @@ class SlotBuilder:
 
     def emit(self, step: Step, op: Op) -> None:
         """Add the step of an operation."""
-        nodes = (*op.superseded, *op.nodes)
-        step.nodes = tuple(
-            node.name or next((value.name for value in node.outputs if value.name), "")
-            for node in nodes
-        )
+        step.nodes = tuple(map(name_of, (*op.superseded, *op.nodes)))
         self._items.append(step)
 
     def add_shape_node(self, node: ShapeNode) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -12,24 +14,47 @@ import onnx_ir as ir
 from narrowpass.runtime.backend import NodePlan
 from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
-from narrowpass_planning.host.control_flow import ControlFlow
-from narrowpass_planning.host.nodes import HostUnit
+from narrowpass_planning.graph.op import Op
+from narrowpass_planning.host.bodies import Compiled
+from narrowpass_planning.host.control_flow import ControlFlow, can_run
+from narrowpass_planning.host.nodes import HostNode, HostUnit
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.partitioner.assign import assign
-from narrowpass_planning.partitioner.schedule import schedule
+from narrowpass_planning.partitioner import Target, Unit, assign, schedule
 from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.shapes import Shapes
 from narrowpass_planning.plan.step import Times
-from narrowpass_planning.program.context import CompileContext
 from narrowpass_planning.program.explain import plans_of_units, plans_of_weights
-from narrowpass_planning.program.lowering import StepMeter
-from narrowpass_planning.program.units import compile_units
+from narrowpass_planning.program.lowering import Lowering, Source, StepMeter
+from narrowpass_planning.program.shape_nodes import shape_node
+from narrowpass_planning.state.errors import AppendError
+from narrowpass_planning.state.operators import CAUSAL_MASK, DOMAIN
+from narrowpass_planning.weights.session import Session
 from narrowpass_planning.weights.weight import Weight
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class CompileContext:
+    """The lowering, workspace and weights cache with which a program compiles a method.
+
+    Attributes:
+        lowering: of the backend.
+        workspace: memory of intermediate values.
+        session: of the weights cache; None to pack for this method alone.
+        identities: names of the contents of tensors, by their ``id``, or weights of outer scopes;
+            see `Weight.identity`.
+        compile: compiles the body of a control flow operator.
+    """
+
+    lowering: Lowering[Any]
+    workspace: Workspace
+    compile: Callable[[str, ir.Model, CompileContext], Compiled]
+    session: Session | None = None
+    identities: Mapping[int, str | Weight] = field(default_factory=dict)
 
 
 class CompiledGraph:
@@ -190,7 +215,7 @@ def compile_graph(
     derive_constants(graph, facts, version)
     assigned = assign(lowering.operations(graph, facts, model, version), facts, lowering.reason)
     units = schedule(assigned)
-    compiled = compile_units(name, units, facts, model, context)
+    compiled = _compile_units(name, units, facts, model, context)
     needed = {name for unit in compiled for name in unit.reads} | facts.needed
     known = facts.constants()
     return CompiledGraph(
@@ -207,6 +232,86 @@ def compile_graph(
             for value, meter in lowering.meters(unit).items()
         },
     )
+
+
+def _compile_units(
+    name: str, units: Sequence[Unit[Any]], facts: Facts, model: ir.Model, context: CompileContext
+) -> list[Partition | HostUnit]:
+    """Compile the units of a method in order: partitions are lowered, host units are not."""
+    compiled: list[Partition | HostUnit] = []
+    number = 0
+    for unit, given in zip(units, outputs_of(units, facts), strict=True):
+        if is_native(unit):
+            items = [
+                shape_node(entry.op, facts, model) if entry.target is Target.SHAPES else entry.op
+                for entry in unit.ops
+            ]
+            source = Source(number, items, given, facts, context.session, context.workspace)
+            compiled.append(context.lowering.lower(source))
+            number += 1
+            continue
+        for entry in unit.ops:
+            if entry.op.nodes and entry.op.nodes[0].domain == DOMAIN:
+                what = (
+                    "is no mask of attention"
+                    if entry.op.kind == CAUSAL_MASK
+                    else "is not appended to"
+                )
+                raise AppendError(f"{entry.op.output.name!r} {what}: {entry.reason}")
+        nodes = [
+            shape_node(entry.op, facts, model)
+            if entry.target is Target.SHAPES
+            else _host_node(entry.op, facts, model, name, context)
+            for entry in unit.ops
+        ]
+        compiled.append(HostUnit(nodes, tuple(value.name or "" for value in given)))
+    return compiled
+
+
+def is_native(unit: Unit[Any]) -> bool:
+    """Return whether a unit is a partition of the backend."""
+    return any(entry.target is Target.NATIVE for entry in unit.ops)
+
+
+def outputs_of(units: Sequence[Unit[Any]], facts: Facts) -> list[list[ir.Value]]:
+    """Return for each unit the values that other units, or users outside of the graph, read."""
+    owner = {id(e.op): i for i, unit in enumerate(units) for e in unit.ops}
+    read_by: dict[str, set[int]] = {}
+    for unit in units:
+        for entry in unit.ops:
+            if entry.op.kind in ("Shape", "Size") and entry.target is Target.SHAPES:
+                continue
+            for value in entry.op.reads():
+                read_by.setdefault(value.name or "", set()).add(owner[id(entry.op)])
+    found = []
+    for index, unit in enumerate(units):
+        wanted = facts.given if is_native(unit) else facts.needed
+        found.append(
+            [
+                value
+                for entry in unit.ops
+                for value in entry.op.outputs
+                if value.name
+                and value.name not in facts.fixed
+                and (value.name in wanted or read_by.get(value.name, set()) - {index})
+            ]
+        )
+    return found
+
+
+def _host_node(
+    op: Op, facts: Facts, model: ir.Model, method: str, context: CompileContext
+) -> HostNode | ControlFlow:
+    if not can_run(op):
+        return HostNode(op, facts, model, context.lowering.evaluate)
+
+    def compile_(inner: ir.Model, identities: Mapping[int, Weight]) -> Compiled:
+        context.lowering.infer(inner)
+        known = {**context.identities, **identities}
+        within = dataclasses.replace(context, identities=known)
+        return context.compile(method, inner, within)
+
+    return ControlFlow(op, facts, model, compile_, context.lowering.repeat)
 
 
 class _Constants(Mapping[str, Array]):

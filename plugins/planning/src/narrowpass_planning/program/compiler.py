@@ -11,7 +11,7 @@ import onnx_ir as ir
 from narrowpass.errors import BackendError
 from narrowpass.runtime.backend import CompileOptions
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.program.context import CompileContext
+from narrowpass_planning.program.compiled_graph import CompileContext
 from narrowpass_planning.program.document import Appends
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method, compile_body, compile_method

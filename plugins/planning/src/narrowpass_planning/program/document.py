@@ -19,11 +19,11 @@ from narrowpass_planning.program.method import Graphs, Interface, Method
 from narrowpass_planning.program.shape_nodes import rebuilt
 from narrowpass_planning.state.fed import Fed, FedMask
 from narrowpass_planning.stored.codec import LARGEST, Decoder, Encoder
-from narrowpass_planning.stored.errors import NotStorableError
+from narrowpass_planning.stored.storage import NotStorableError
 from narrowpass_planning.weights.weight import Weight
 
 if TYPE_CHECKING:
-    from narrowpass_planning.program.context import CompileContext
+    from narrowpass_planning.program.compiled_graph import CompileContext
     from narrowpass_planning.stored.storage import StepStorage
     from narrowpass_planning.stored.tensors import NamedTensors
 

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from narrowpass.runtime.backend import NodePlan
 from narrowpass_planning.graph.facts import NARROW
-from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN
+from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, name_of
 from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode, HostUnit
-from narrowpass_planning.partitioner.assignment import Assignment, Target, Unit
+from narrowpass_planning.partitioner import Assignment, Target, Unit
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.program.lowering import Lowering
 
@@ -93,7 +93,7 @@ def _plans_of(
 ) -> list[NodePlan]:
     plans = []
     for node in nodes:
-        name = node.name or next((value.name for value in node.outputs if value.name), "")
+        name = name_of(node)
         dtype = node.outputs[0].dtype if node.outputs else None
         if entry.target is Target.NATIVE:
             steps = " + ".join(dict.fromkeys(kernels.get(name, ())))

@@ -13,7 +13,7 @@ from narrowpass_ir.inference import infer
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.host.evaluators import Evaluate
 from narrowpass_planning.memory.workspace import Workspace
-from narrowpass_planning.partitioner.assignment import Assignment, OpT
+from narrowpass_planning.partitioner import Assignment, OpT
 from narrowpass_planning.plan.executor import Executor, Pool
 from narrowpass_planning.plan.loop import NativeLoopFactory
 from narrowpass_planning.plan.partition import Partition

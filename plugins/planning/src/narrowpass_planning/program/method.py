@@ -12,15 +12,13 @@ import onnx_ir as ir
 
 from narrowpass.runtime.backend import NodePlan
 from narrowpass_ir.data.feeds import FeedChecker
-from narrowpass_planning.branches.deciding import Decisions, WrongBranchError, decide, decides
-from narrowpass_planning.branches.selecting import select
+from narrowpass_planning.branches import Decisions, WrongBranchError, decide, decides, select
 from narrowpass_planning.plan.bound import BoundPartition
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.prepared import PreparedRun
 from narrowpass_planning.plan.step import Times
-from narrowpass_planning.program.compiled_graph import CompiledGraph, compile_graph
-from narrowpass_planning.program.context import CompileContext
+from narrowpass_planning.program.compiled_graph import CompileContext, CompiledGraph, compile_graph
 from narrowpass_planning.program.lowering import Lowering
 
 if TYPE_CHECKING:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +13,6 @@ import onnx_ir as ir
 from narrowpass.runtime.requests import check_kept
 from narrowpass_ir.garbage import pause_collection
 from narrowpass_planning.program.compiler import MethodCompiler
-from narrowpass_planning.program.fork_lock import ForkLock
 from narrowpass_planning.program.models import forget_weights, inferred
 from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.weights import names
@@ -20,6 +22,20 @@ if TYPE_CHECKING:
     from narrowpass.runtime.backend import Feeds
     from narrowpass_planning.program.method import Method
     from narrowpass_planning.weights.session import Session
+
+
+class ForkLock:
+    """A reentrant lock for the threads of one process.
+
+    In a forked child it is free: the thread that held it there was not copied.
+    """
+
+    def __init__(self) -> None:
+        self._locks = {os.getpid(): threading.RLock()}
+
+    def current(self) -> contextlib.AbstractContextManager[object]:
+        """Return the lock of this process, to enter."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
 
 class Methods(Mapping[str, "Method"]):

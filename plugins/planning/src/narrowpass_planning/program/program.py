@@ -32,15 +32,13 @@ from narrowpass_planning.host.control_flow import ControlFlow
 from narrowpass_planning.host.nodes import HostNode
 from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
-from narrowpass_planning.plan.prepared import PreparedRun
-from narrowpass_planning.plan.replay import Replay
+from narrowpass_planning.plan.prepared import PreparedRun, Replay
 from narrowpass_planning.plan.step import Times
 from narrowpass_planning.program.appending import AppendingMethods
 from narrowpass_planning.program.compiler import MethodCompiler
-from narrowpass_planning.program.fork_lock import ForkLock
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.method import Method
-from narrowpass_planning.program.methods import Methods
+from narrowpass_planning.program.methods import ForkLock, Methods
 from narrowpass_planning.program.sources import Sources
 from narrowpass_planning.program.statistics import statistics_of
 from narrowpass_planning.program.stored_methods import StoredMethods

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from narrowpass_planning.branches.deciding import WrongBranchError
+from narrowpass_planning.branches import WrongBranchError
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import GUARD, Op
 from narrowpass_planning.host.nodes import HostNode

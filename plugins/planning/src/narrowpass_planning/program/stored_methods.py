@@ -18,7 +18,7 @@ import onnx_ir as ir
 from narrowpass_ir.verify import Signature, ValueSpec
 from narrowpass_planning.program.document import Appends, document_of, restored
 from narrowpass_planning.stored import file
-from narrowpass_planning.stored.errors import NotStorableError, StaleError
+from narrowpass_planning.stored.storage import NotStorableError, StaleError
 from narrowpass_planning.stored.tensors import NamedTensors
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.folder import METHOD, chosen_folder
@@ -26,7 +26,7 @@ from narrowpass_planning.weights.weight import digest
 
 if TYPE_CHECKING:
     from narrowpass.bundle import Manifest
-    from narrowpass_planning.program.context import CompileContext
+    from narrowpass_planning.program.compiled_graph import CompileContext
     from narrowpass_planning.program.method import Method
     from narrowpass_planning.program.sources import Sources
     from narrowpass_planning.stored.storage import StepStorage

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import onnx_ir as ir
 
 from narrowpass import Accept, Color, OpClassifier, Reject
+from narrowpass_planning import partitioner
 from narrowpass_planning.graph.constants import derive_constants
 from narrowpass_planning.graph.facts import Facts
 from narrowpass_planning.graph.op import Op
 from narrowpass_planning.host import kernels
 from narrowpass_planning.host.control_flow import can_run
-from narrowpass_planning.partitioner import assignment
-from narrowpass_planning.partitioner.assign import assign
 from narrowpass_planning.program.lowering import Lowering
 from narrowpass_planning.program.models import inferred
 
@@ -62,8 +61,8 @@ def fallbacks(lowering: Lowering[Any], model: ir.Model) -> dict[str, str]:
     derive_constants(graph, facts, version)
     found: dict[str, str] = {}
     operations = lowering.operations(graph, facts, prepared, version)
-    for entry in assign(operations, facts, lowering.reason):
-        if entry.target is assignment.Target.HOST:
+    for entry in partitioner.assign(operations, facts, lowering.reason):
+        if entry.target is partitioner.Target.HOST:
             nodes = (*entry.op.superseded, *entry.op.nodes)
             found.update({node.name or "": entry.reason for node in nodes})
     inner = {name: reason for name, reason in found.items() if name not in given}

@@ -115,7 +115,7 @@ class Lengths:
             name = value.name or ""
             whole = (*_declared(value, names)[:-1], total)
             batch = Affine() if whole[0] == Affine.number(1) else Affine.of(index(2))
-            feeds[name] = Tensor(whole, elements.Fed(name, (batch, Affine.of(index(1)))))
+            feeds[name] = Tensor(whole, elements.FedIsOne(name, (batch, Affine.of(index(1)))))
             dims[id(value)] = whole
             self.grown[name] = value
         self._known = Evaluation(graph, dims, feeds)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowpass_planning.plan.bound import Sizes
-from narrowpass_planning.plan.bound_lanes import BoundLanes
 from narrowpass_planning.plan.executor import Pool
-from narrowpass_planning.plan.lanes import UnevenLanesError
+from narrowpass_planning.plan.lanes import BoundLanes, UnevenLanesError
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.step import Array, Shape
 from narrowpass_planning.state.buffers import Buffers
-from narrowpass_planning.state.feed_form import FeedForm
+from narrowpass_planning.state.fed import FeedForm
 
 
 @dataclass(frozen=True)

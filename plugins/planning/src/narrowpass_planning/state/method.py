@@ -17,8 +17,7 @@ from narrowpass_planning.plan.executor import Pool
 from narrowpass_planning.plan.partition import Partition
 from narrowpass_planning.plan.step import Array
 from narrowpass_planning.state.buffers import Buffers
-from narrowpass_planning.state.fed import Fed
-from narrowpass_planning.state.feed_form import FeedForm
+from narrowpass_planning.state.fed import Fed, FeedForm
 from narrowpass_planning.state.merged import MergedRun
 
 if TYPE_CHECKING:

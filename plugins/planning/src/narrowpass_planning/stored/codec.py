@@ -29,7 +29,7 @@ import ml_dtypes
 import numpy as np
 
 from narrowpass_planning.plan.step import Slot
-from narrowpass_planning.stored.errors import NotStorableError, StaleError
+from narrowpass_planning.stored.storage import NotStorableError, StaleError
 from narrowpass_planning.stored.tensors import NamedTensors
 from narrowpass_planning.weights.weight import Blocks, Quantized, Weight
 

@@ -1,4 +1,7 @@
-"""The interface that a backend implements for its compiled methods to be stored."""
+"""The interface that a backend implements for its compiled methods to be stored.
+
+The errors say why a compiled method is not stored, or not restored. Users never see them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from narrowpass_planning.plan.step import Step
+
+
+class NotStorableError(Exception):
+    """A compiled method has something that the format does not: it is planned in each process."""
+
+
+class StaleError(Exception):
+    """A stored method needs what is not there, such as weights that are not packed yet."""
 
 
 class StepStorage(Protocol):

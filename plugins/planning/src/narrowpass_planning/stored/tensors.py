@@ -10,7 +10,7 @@ import numpy as np
 
 from narrowpass.errors import InputError
 from narrowpass_ir.io import MappedTensor
-from narrowpass_planning.stored.errors import NotStorableError, StaleError
+from narrowpass_planning.stored.storage import NotStorableError, StaleError
 from narrowpass_planning.weights.names import identity_from
 
 if TYPE_CHECKING:

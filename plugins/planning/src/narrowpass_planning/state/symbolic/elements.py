@@ -16,7 +16,7 @@ class AtLeast:
 
 
 @dataclass(frozen=True)
-class Fed:
+class FedIsOne:
     """The condition that the element of a feed, which is 0 or 1, is 1.
 
     Attributes:
@@ -32,7 +32,7 @@ class Fed:
 class Not:
     """The negation of the element of a feed."""
 
-    value: Fed
+    value: FedIsOne
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Choice:
     no: Element
 
 
-Condition = bool | AtLeast | Fed | Not | Every | Some
-CONDITIONS = (bool, AtLeast, Fed, Not, Every, Some)
+Condition = bool | AtLeast | FedIsOne | Not | Every | Some
+CONDITIONS = (bool, AtLeast, FedIsOne, Not, Every, Some)
 Element = Affine | Linear | float | Condition | Choice
 """Integers are `Affine`; a `float` is a constant."""
 
@@ -94,7 +94,7 @@ def negate(condition: Condition) -> Condition:
         return not condition
     if isinstance(condition, AtLeast):
         return at_least(condition.value.times(-1).plus(-1))
-    if isinstance(condition, Fed):
+    if isinstance(condition, FedIsOne):
         return Not(condition)
     if isinstance(condition, Not):
         return condition.value
@@ -189,8 +189,8 @@ def substitute_condition(condition: Condition, values: Mapping[str, Affine]) -> 
     """Return a condition with symbols replaced; that on a number is decided."""
     if isinstance(condition, AtLeast):
         return at_least(condition.value.substitute(values))
-    if isinstance(condition, Fed):
-        return Fed(condition.name, tuple(at.substitute(values) for at in condition.at))
+    if isinstance(condition, FedIsOne):
+        return FedIsOne(condition.name, tuple(at.substitute(values) for at in condition.at))
     if isinstance(condition, Not):
         return negate(substitute_condition(condition.value, values))
     if isinstance(condition, Every):
@@ -208,7 +208,7 @@ def symbols(element: Element) -> frozenset[str]:
         return symbols(element.row) | symbols(element.size) | symbols(element.column)
     if isinstance(element, AtLeast | Not):
         return symbols(element.value)
-    if isinstance(element, Fed):
+    if isinstance(element, FedIsOne):
         return frozenset().union(*map(symbols, element.at))
     if isinstance(element, Every | Some):
         return frozenset().union(*map(symbols, element.parts))

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
-from narrowpass_planning.state.symbolic import movement, views
+from narrowpass_planning.state.symbolic import movement
 from narrowpass_planning.state.symbolic.affine import Affine, Dims
 from narrowpass_planning.state.symbolic.elements import Element
 from narrowpass_planning.state.symbolic.rules import RULES, axes_of
 from narrowpass_planning.state.symbolic.tensor import (
     MOST_ITEMS,
+    ONE,
     Flat,
     Tensor,
+    broadcast,
     element_of,
     function,
     listed,
 )
+
+_UNKNOWN = Affine.number(-1)
 
 
 class Evaluation:
@@ -70,16 +75,16 @@ class Evaluation:
         elif node.op_type == "Transpose":
             perm = node.attributes.get("perm")
             order = range(len(given))[::-1] if perm is None else perm.as_ints()
-            found = views.transposed(given, order)
+            found = _transposed(given, order)
         elif node.op_type == "Unsqueeze" and (axes := axes_of(self, node)) is not None:
-            found = views.unsqueezed(given, axes)
+            found = _unsqueezed(given, axes)
         elif node.op_type in ("Expand", "Reshape"):
             target = movement.integers(self.tensor(node.inputs[1]))
             copies = node.attributes.get_int("allowzero", 0) == 0
             if target is not None and node.op_type == "Expand":
-                found = views.expanded(given, target)
+                found = broadcast(given, tuple(target))
             elif target is not None:
-                found = views.reshaped(given, target, copies=copies)
+                found = _reshaped(given, target, copies=copies)
         if found is not None:
             self._dims[id(node.outputs[0])] = found
 
@@ -142,3 +147,44 @@ def _constant(value: ir.Value) -> Tensor | None:
     if len(set(map(repr, items))) != 1:
         return None
     return function(tuple(map(Affine.number, array.shape)), items[0])
+
+
+def _transposed(dims: Dims, perm: Sequence[int]) -> Dims:
+    """Return dimensions in another order."""
+    return tuple(dims[axis] for axis in perm)
+
+
+def _unsqueezed(dims: Dims, axes: Sequence[int]) -> Dims:
+    """Return dimensions with axes of size 1 inserted."""
+    rank = len(dims) + len(axes)
+    places = {axis % rank for axis in axes}
+    remaining = iter(dims)
+    return tuple(ONE if axis in places else next(remaining) for axis in range(rank))
+
+
+def _reshaped(dims: Dims, target: Sequence[Affine], *, copies: bool) -> Dims | None:
+    """Return the dimensions of a Reshape; None where one that follows from all others is unknown.
+
+    Args:
+        dims: of the operand.
+        target: the shape.
+        copies: whether 0 is the dimension of the operand.
+    """
+    shape = [
+        dims[axis] if size == Affine() and copies and axis < len(dims) else size
+        for axis, size in enumerate(target)
+    ]
+    if _UNKNOWN not in shape:
+        return tuple(shape)
+    rest = [dim for dim in dims if not dim.is_number]
+    for size in shape:
+        if not size.is_number:
+            if size not in rest:
+                return None
+            rest.remove(size)
+    before = math.prod(dim.constant for dim in dims if dim.is_number)
+    after = math.prod(s.constant for s in shape if s.is_number and s != _UNKNOWN)
+    if len(rest) > 1 or not after or before % after or shape.count(_UNKNOWN) > 1:
+        return None
+    found = rest[0].times(before // after) if rest else Affine.number(before // after)
+    return tuple(found if size == _UNKNOWN else size for size in shape)

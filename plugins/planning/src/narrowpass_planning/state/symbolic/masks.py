@@ -11,7 +11,7 @@ from narrowpass_planning.state.symbolic.elements import (
     AtLeast,
     Element,
     Every,
-    Fed,
+    FedIsOne,
     map_leaves,
     negate,
     simplified,
@@ -83,7 +83,7 @@ def _mask_of(kept: Element, tensor: Tensor, low: float) -> Mask | None:
             window_size = (part.value + before).constant + 1
             if window_size < 1:
                 return None
-        elif isinstance(part, Fed) and not fed and part.at == (_batch(tensor), column):
+        elif isinstance(part, FedIsOne) and not fed and part.at == (_batch(tensor), column):
             fed = part.name
         else:
             return None

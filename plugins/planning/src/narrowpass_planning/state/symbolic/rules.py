@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import onnx_ir as ir
 
 from narrowpass_planning.state.symbolic import movement
-from narrowpass_planning.state.symbolic.affine import Affine, index, never_negative
+from narrowpass_planning.state.symbolic.affine import Affine, Dims, index, never_negative
 from narrowpass_planning.state.symbolic.arithmetic import (
     BINARY,
     as_condition,
@@ -23,7 +24,6 @@ from narrowpass_planning.state.symbolic.elements import (
     chosen,
     simplified,
 )
-from narrowpass_planning.state.symbolic.known import Known
 from narrowpass_planning.state.symbolic.tensor import (
     ONE,
     Flat,
@@ -33,6 +33,20 @@ from narrowpass_planning.state.symbolic.tensor import (
     function,
     listed,
 )
+
+
+class Known(Protocol):
+    """What is known of values; see `evaluation.Evaluation`."""
+
+    def tensor(self, value: ir.Value | None) -> Tensor | None:
+        """Return what is known of a value's elements; None where nothing is."""
+
+    def flat(self, value: ir.Value | None) -> Flat | None:
+        """Return what is known of a value's elements whose order is known; None for others."""
+
+    def dims(self, value: ir.Value | None) -> Dims | None:
+        """Return the dimensions of a value; None where they are not affine, or no rank is known."""
+
 
 _END = 1 << 31
 """Ends of slices from here on are behind all elements."""

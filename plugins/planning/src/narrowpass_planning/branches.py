@@ -1,23 +1,28 @@
-"""Ifs whose condition follows from shapes: the branch that is taken is inlined into the graph.
+"""Rewrites of If: inlining of the branch that shapes decide, and if-conversion to Where.
 
 Exporters write an If where an operator depends on a dimension that they do not know, such as a
 Squeeze of an axis that may not be 1. Its branches return values of different ranks, so that nothing
-after it can be lowered. Here one branch takes the place of the If, and a node `GUARD` the place
-of the decision: it is evaluated with the other shape arithmetic, and raises `WrongBranchError`
-where shapes come that decide otherwise.
+after it can be lowered. `decide` puts one branch in the place of the If, and a node `GUARD` in the
+place of the decision: it is evaluated with the other shape arithmetic, and raises
+`WrongBranchError` where shapes come that decide otherwise.
+
+`select` computes both branches of an If of a few cheap nodes, and picks with a Where. A script's
+`a and b` is such an If. It would end a partition, and keep a loop from running in one call. Nothing
+that may fail is computed where its branch is not taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from narrowpass_ir.constants import constant_tensor
 from narrowpass_ir.inference import infer
-from narrowpass_ir.subgraphs import reserve_name
-from narrowpass_planning.branches.inlining import branches, names_of, take_out
+from narrowpass_ir.subgraphs import nested_graphs, reserve_name, subgraphs
 from narrowpass_planning.graph.facts import Array, Facts
 from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_planning.graph.repeatable import repeatable
@@ -101,7 +106,7 @@ class _Deciding:
         self._known: dict[ir.Value, Array | None] = {}
         self._facts = Facts(model.graph)
         self._labels: set[str | None] = set()
-        self._names = names_of(model.graph)
+        self._names = _names_of(model.graph)
 
     def replace(self, node: ir.Node) -> Sequence[ir.Node] | None:
         """See `infer`."""
@@ -122,7 +127,7 @@ class _Deciding:
         else:
             taken = self.decisions[label] = self._guesses.get(label, True)
             guards.append(self._guard(node, condition, label, taken))
-        return [*guards, *self._put(node, branches(node)[0 if taken else 1], label, guards)]
+        return [*guards, *self._put(node, _branches_of(node)[0 if taken else 1], label, guards)]
 
     def _is_fixed(self, value: ir.Value) -> bool:
         """Return whether a value follows from shapes and constants, as `assign` will find it."""
@@ -204,7 +209,7 @@ class _Deciding:
         self, node: ir.Node, branch: ir.Graph, label: str, before: Sequence[ir.Node]
     ) -> list[ir.Node]:
         """Put the nodes of a branch in the place of an If; its results keep their names."""
-        part = take_out(branch, label, self._names)
+        part = _take_out(branch, label, self._names)
         nodes, weights = part.nodes, part.weights
         produced = {value for each in nodes for value in each.outputs}
         for old, result in zip(node.outputs, part.results, strict=True):
@@ -229,3 +234,136 @@ class _Deciding:
     def _label(self, node: ir.Node) -> str:
         """Name an If: a result of an inner one may take the name of that of an outer one."""
         return reserve_name(next(v.name or "" for v in node.outputs if v.name), self._labels)
+
+
+_CHEAP = {
+    *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Constant", "Equal", "Floor", "Greater"),
+    *("GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not"),
+    *("Or", "Relu", "Sigmoid", "Sign", "Sqrt", "Sub", "Tanh", "Where", "Xor"),
+}
+"""Elementwise operators that do not fail, whatever their operands' elements are."""
+
+_MOST_NODES = 6
+"""Of a branch."""
+_MOST_ELEMENTS = 1 << 10
+"""Of a result."""
+_WHERE = 9
+"""The operator set from which on there is Where."""
+
+
+def select(model: ir.Model) -> None:
+    """Replace small Ifs of the main graph by both branches and a Where (if-conversion).
+
+    Args:
+        model: changed in place, with types inferred; they are to be inferred again.
+    """
+    if model.opset_imports.get("", 1) < _WHERE:
+        return
+    tried = model.clone()
+    found = _replace(tried, None)
+    if not found:
+        return
+    infer(tried)
+    fit = {label for label, nodes in found.items() if all(map(_fits, nodes))}
+    _replace(model, fit)
+
+
+def _replace(model: ir.Model, labels: set[str] | None) -> dict[str, list[ir.Node]]:
+    """Replace small Ifs, those of these labels or all; return the Where nodes by label."""
+    graph, names = model.graph, _names_of(model.graph)
+    found: dict[str, list[ir.Node]] = {}
+    for node in list(graph):
+        label = next((value.name for value in node.outputs if value.name), "") or ""
+        if not _is_small(node) or (labels is not None and label not in labels):
+            continue
+        parts = [_take_out(branch, label, names) for branch in _branches_of(node)]
+        nodes = [item for part in parts for item in part.nodes]
+        chosen = []
+        for old, *results in zip(node.outputs, *(part.results for part in parts), strict=True):
+            if not old.name:
+                continue
+            where = ir.Node("", "Where", [node.inputs[0], *results], name=node.name)
+            new = where.outputs[0]
+            new.name, old.name = old.name, None
+            new.type, new.shape = old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            chosen.append(where)
+        for weight in (weight for part in parts for weight in part.weights):
+            graph.initializers.add(weight)
+        graph.insert_before(node, [*nodes, *chosen])
+        graph.remove(node, safe=True)
+        found[label] = chosen
+    return found
+
+
+def _is_small(node: ir.Node) -> bool:
+    if node.op_type != "If" or node.domain or node.inputs[0] is None:
+        return False
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return False
+    condition = node.inputs[0].shape
+    if condition is None or len(condition) != 0:
+        return False
+    return all(
+        len(branch) <= _MOST_NODES
+        and all(item.op_type in _CHEAP and not item.domain for item in branch)
+        and not any(any(subgraphs(item)) for item in branch)
+        for branch in _branches_of(node)
+    )
+
+
+def _fits(where: ir.Node) -> bool:
+    """Return whether both choices are small tensors of one type and shape."""
+    one, other = where.inputs[1:]
+    if one is None or other is None or one.shape is None or other.shape is None:
+        return False
+    dims = [dim for dim in one.shape if isinstance(dim, int)]
+    alike = one.dtype is not None and one.dtype == other.dtype and one.shape == other.shape
+    return alike and len(dims) == len(one.shape) and math.prod(dims) <= _MOST_ELEMENTS
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A branch of an If, out of its graph.
+
+    Attributes:
+        nodes: in order, in no graph.
+        weights: initializers of the branch, in no graph.
+        results: the outputs of the branch: values of the nodes, initializers, or outer values.
+    """
+
+    nodes: list[ir.Node]
+    weights: list[ir.Value]
+    results: list[ir.Value]
+
+
+def _branches_of(node: ir.Node) -> tuple[ir.Graph, ir.Graph]:
+    """Return the branches of an If: where its condition holds, and where it does not."""
+    then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    return then, other
+
+
+def _take_out(branch: ir.Graph, label: str, names: set[str | None]) -> _Branch:
+    """Return a copy of a branch, with names that are not taken, below `label`."""
+    clone = branch.clone(allow_outer_scope_values=True)
+    results, nodes = list(clone.outputs), list(clone)
+    weights = list(clone.initializers.values())
+    clone.outputs.clear()
+    clone.remove(nodes)
+    clone.initializers.clear()
+    for value in (*weights, *(value for node in nodes for value in node.outputs)):
+        if value.name:
+            value.name = reserve_name(f"{label}/{value.name}", names)
+    return _Branch(nodes, weights, results)
+
+
+def _names_of(graph: ir.Graph) -> set[str | None]:
+    """Return the names of all values of a graph and of those in it."""
+    return {value.name for inner in nested_graphs(graph) for value in _values(inner)}
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs

@@ -1,1 +1,0 @@
-"""Rewrites of If: inlining of the taken branch, and if-conversion to Where."""
