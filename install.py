@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -49,7 +50,7 @@ def check_requirements() -> None:
         raise MissingError("Python.h is missing (Debian: apt-get install python3-dev)")
 
 
-def run(otherwise: str, *command: str | Path) -> None:
+def run(otherwise: str, command: Sequence[str | Path]) -> None:
     """Run a command from the checkout; what it prints is seen.
 
     Raises:
@@ -66,10 +67,10 @@ def install(place: Path, *, dev: bool) -> None:
         MissingError: a step failed.
     """
     python, uv = place / "bin" / "python", place / "bin" / "uv"
-    run(f"no environment can be made in {place}", sys.executable, "-m", "venv", place)
+    run(f"no environment can be made in {place}", [sys.executable, "-m", "venv", place])
     run(
         "uv cannot be installed: is there a network, or an index in PIP_INDEX_URL?",
-        *(python, "-m", "pip", "install", "--disable-pip-version-check", "uv"),
+        [python, "-m", "pip", "install", "--disable-pip-version-check", "uv"],
     )
     wanted = ["--requirements", "pyproject.toml"]
     if dev:
@@ -79,7 +80,7 @@ def install(place: Path, *, dev: bool) -> None:
         wanted += ["--group", "dev"]
     run(
         "the distributions cannot be installed: the lines above say why",
-        *(uv, "pip", "install", "--python", python, *wanted),
+        [uv, "pip", "install", "--python", python, *wanted],
     )
 
 
