@@ -12,6 +12,7 @@ constraints.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -19,8 +20,6 @@ import sys
 import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
-
-from uv import find_uv_bin
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = "narrowpass"
@@ -53,11 +52,21 @@ def run(*command: str | Path) -> None:
         sys.exit(done.returncode)
 
 
+def uv() -> str:
+    """Return the path of uv; tox installs nothing for environments that build."""
+    if importlib.util.find_spec("uv") is None:
+        run(sys.executable, "-m", "ensurepip")
+        run(sys.executable, "-m", "pip", "install", "--quiet", "uv")
+    from uv import find_uv_bin
+
+    return find_uv_bin()
+
+
 def build(folder: Path) -> None:
     """Build every distribution into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    run(find_uv_bin(), "build", "--quiet", "--all-packages", "--wheel", "--out-dir", folder, ROOT)
+    run(uv(), "build", "--quiet", "--all-packages", "--wheel", "--out-dir", folder, ROOT)
     pins = [f"{name} @ {wheel_of(folder, name).as_uri()}\n" for name in projects()]
     (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
 
@@ -76,7 +85,7 @@ def install(folder: Path, requirements: list[str], constraints: list[Path]) -> N
     if unknown:
         sys.exit(f"{unknown[0]} is not a distribution of this repository: {', '.join(ours)}")
     present = [d.name for d in distributions() if d.name in ours and d.name != LIBRARY]
-    pip = find_uv_bin(), "pip"
+    pip = uv(), "pip"
     here = "--quiet", "--python", sys.executable
     if present:
         run(*pip, "uninstall", *here, *present)
