@@ -62,12 +62,15 @@ _FOLDING = "plugins/constant_folding/tests"
 _GENERATE = "plugins/generate/tests"
 _FP16 = "plugin_fp16/tests"
 _AUTO = "plugins/auto/tests"
+_INT4 = "plugins/int4/tests"
+_ORT = "plugins/onnxruntime/tests/session"
 _SERVE = "plugins/serve/tests"
 TESTS = {
     "narrowpass_ir.verify": (
         f"{_VERIFIER}_broken.py",
         f"{_VERIFIER}_signature.py",
         f"{_VERIFIER}_texts.py",
+        f"{_VERIFIER}_fields.py",
         f"{_VERIFIER}_fingerprint.py",
         f"{_VERIFIER}_valid.py",
         f"{_VERIFIER}_mutations.py",
@@ -105,6 +108,9 @@ TESTS = {
         "plugins/decoders/tests",
         "plugins/huggingface/tests/test_numpy.py",
         "plugins/huggingface/tests/test_bad_input.py",
+        # Blocks of integers, with and without an offset.
+        "plugins/gguf/tests/test_files.py::test_each_type[reference-Q8_0]",
+        "plugins/gguf/tests/test_files.py::test_each_type[xnn-cpu-Q4_1]",
     ),
     "narrowpass_gguf": (
         "plugins/gguf/tests/test_container.py",
@@ -155,6 +161,22 @@ TESTS = {
         f"{_AUTO}/test_agreement.py",
         f"{_AUTO}/test_search.py",
     ),
+    "narrowpass_int4": (
+        f"{_INT4}/test_methods.py",
+        f"{_INT4}/test_formats.py",
+        f"{_INT4}/test_data.py",
+        f"{_INT4}/test_states.py",
+        f"{_INT4}/test_bad_input.py",
+        f"--deselect={_INT4}/test_bad_input.py::test_random_models",
+    ),
+    "narrowpass_onnxruntime": (
+        f"{_ORT}/test_results.py",
+        f"{_ORT}/test_errors.py",
+        f"{_ORT}/test_options.py",
+        f"{_ORT}/test_binding.py",
+        f"{_ORT}/test_interface.py",
+        f"{_ORT}/test_store.py",
+    ),
 }
 """Modules, and packages with all their modules, and the tests that must notice a mutant of them."""
 
@@ -186,6 +208,7 @@ PARTS = {
         "guards",
         "metrics",
     ),
+    "narrowpass_onnxruntime": ("session",),
     "narrowpass_auto": ("agreement", "choice", "graph", "limits", "measure.injection"),
 }
 """Modules and packages of a name that are mutated alone: tests of the others take too long."""

@@ -116,6 +116,27 @@ def test_least_squares_clips_an_outlier():
         assert got < 0.95 * plain
 
 
+@pytest.mark.parametrize("grid", [GRIDS[0], GRIDS[1], GRIDS[4]], ids=str)
+def test_least_squares_is_no_worse_than_a_range_that_is_clipped(grid):
+    blocks = np.random.default_rng(5).laplace(size=(300, 1, 16)).astype(np.float32)
+    best = squared_error(blocks, grid, *least_squares(blocks, grid), None)[..., None]
+    low, high = blocks.min(-1, keepdims=True), blocks.max(-1, keepdims=True)
+    largest = np.maximum(-low, high)
+    if grid.bits == 8:
+        tried = [(share * largest / 127, 0) for share in np.linspace(0.6, 1, 9)]
+    elif grid.symmetric:
+        shares = np.linspace(8 / 7, 0.65, 12)
+        tried = [(sign * share * largest / 8, 0) for share in shares for sign in (1, -1)]
+    else:
+        whole = (high - low) / 15
+        zero = np.rint(-low / whole)  # the share that low and high shrink by cancels
+        tried = [(share * whole, zero) for share in np.linspace(0.6, 1, 9)]
+    for scale, zero in tried:
+        integers = np.clip(np.rint(blocks / scale) + zero, grid.low, grid.high) - zero
+        error = ((integers * scale - blocks) ** 2).sum(-1, keepdims=True)
+        assert (best <= error * (1 + 1e-5)).all()
+
+
 @QUICK
 @given(blocks=weights)
 @pytest.mark.parametrize("grid", [*GRIDS[:4], FRACTIONS], ids=str)
