@@ -125,8 +125,6 @@ TESTS = {
         f"{_FP16}/test_placement.py",
         f"{_FP16}/test_placement_optimality.py",
         f"{_FP16}/corpus",
-        # One in five of all seconds.
-        f"--ignore={_FP16}/corpus/test_subnormals_and_overflow.py",
     ),
     "narrowpass_constant_folding": (
         f"{_FOLDING}/passes",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from narrowpass_int4.grid import Grid
+from narrowpass_int4.grid import Grid, pack_nibbles
 from narrowpass_int4.layers import choice, output_powers, quantize, to_blocks
 from narrowpass_int4.methods.awq import lost_outputs, search_factors
 from narrowpass_int4.methods.compensation import DAMPING, compensation
@@ -340,6 +340,23 @@ def test_the_loss_of_compensating_weights_is_theirs():
         _, loss = quantize(weight, layout, grid, 32, chosen, packer, seen, np.eye(64), turn=matrix)
         losses.append((loss.relative, loss.sqnr))
     np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "fits"),
+    [(1, 1, True), (2**-14, 1, True), (2**-17, 1, False), (1, 2**18, True), (1, 2**20, False)],
+)
+def test_scales_of_float16_over_factors(least, most, fits):
+    packer = QdqPacker(Grid(4, True, np.dtype(np.float16), FLOAT), Layout.of((32, 2), 0), 32)
+    packed = packer.packed()
+    # The largest number of float16 is below 2**16; below 2**-19 fewer than 5 bits are left.
+    packed.scales.array.view(np.float16)[:] = 1, -1
+    assert packed.can_divide(least, most) == fits
+
+
+def test_nibbles_of_an_odd_row():
+    packed = pack_nibbles(np.array([[1, 2, 3], [4, 5, 6]], np.uint8))
+    np.testing.assert_array_equal(packed, [[0x21, 0x03], [0x54, 0x06]])
 
 
 @pytest.mark.parametrize("size", [3, 128, 129, 300])

@@ -122,7 +122,17 @@ def test_seeds_repeat_and_choices_differ(server):
     assert first["usage"]["prompt_tokens"] == len(byte_tokenizer().encode("the cat").ids)
 
 
-def test_users_at_once_get_what_they_get_alone(server):
+def test_users_at_once_get_what_they_get_alone(server, monkeypatch):
+    from narrowpass_generate import Decoder
+
+    joined = set()
+    run = Decoder.run_ahead
+
+    def counted(self, others, tokens):
+        joined.add(1 + len(others))
+        run(self, others, tokens)
+
+    monkeypatch.setattr(Decoder, "run_ahead", counted)
     prompts = [
         f"the {word}" for word in ("cat", "dog", "cake", "mat", "köln", "日本", "ate", "on", "a")
     ]
@@ -130,6 +140,7 @@ def test_users_at_once_get_what_they_get_alone(server):
         answers = list(pool.map(lambda prompt: complete(server, prompt, 20), prompts))
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer.json()["choices"][0]["text"] == expected(prompt, 20)[0]
+    assert 1 not in joined  # who is alone waits for nobody
 
 
 BAD = {
