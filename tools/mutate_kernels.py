@@ -1,11 +1,15 @@
 """Measure what the tests of the C kernels notice: apply mutations one at a time, run the tests.
 
-``mutate_kernels.py [FOLDER ...] [--count 5] [--seed 0] [--list]`` draws COUNT mutations of the
-files in folders of ``csrc/`` (all of `TESTS` by default), each by one of `OPERATORS`. For each it
-builds the extension in a temporary folder, runs the tests of that folder until one fails, and
-reports `killed`, `survived`, `the same`, `not compiled` or `not on this processor`; the change of a
-survivor is printed. A survivor is a missing test, or goes into `mutants.toml` with the reason why
-it computes the same. Exits with 1 where one survived without a reason.
+``mutate_kernels.py [FOLDER ...] [--count 5] [--seed 0] [--list] [--record FILE]`` draws COUNT
+mutations of the files in folders of ``csrc/`` (all of `TESTS` by default), each by one of
+`OPERATORS`. For each it builds the extension in a temporary folder, runs the tests of that folder
+until one fails, and reports `killed`, `survived`, `the same`, `not compiled` or `not on this
+processor`; the change of a survivor is printed. A survivor is a missing test, or goes into
+`mutants.toml` with the reason why it computes the same. Exits with 1 where one survived without a
+reason. ``--record`` writes each mutation, its outcome and the test that failed first.
+
+``mutate_kernels.py [FOLDER ...] --against FILE`` tries the mutations of a record again, as
+`mutants.py` does: it exits with 1 where those of a folder that are killed are fewer than before.
 
 The extension is compiled once; then, for each mutation, the files that read what was changed.
 """
@@ -23,32 +27,48 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from mutation import (
+    PYTEST,
+    ROOT,
+    SAME,
+    SURVIVED,
+    Mutant,
+    Row,
+    add_options,
+    explained,
+    no_lower,
+    outcome,
+    read,
+    recorder,
+    say,
+)
+
 PLUGIN = ROOT / "plugin_xnn_cpu"
-REASONS = ROOT / "tools" / "mutants.toml"
 PACKAGE = "narrowpass_xnn_cpu"
 TIMEOUT = 900
 """Seconds for the tests of one mutation; a loop without an end is noticed, too."""
+NOT_COMPILED, NOT_HERE = "not compiled", "not on this processor"
 
 OPERATORS = (
-    ("a loop goes one further", re.compile(r"(for \([^;]*;[^;<]*[^<-])<(?=[^<=])"), r"\1<="),
-    ("a loop ends one earlier", re.compile(r"(for \([^;]*;[^;<]*)<="), r"\1<"),
-    (
-        "an accumulator starts anew",
-        re.compile(r"((?:acc|sum|rest)\w*(?:\[[^]]*\])*) \+= "),
-        r"\1 = ",
-    ),
-    ("a minimum is a maximum", re.compile(r"(_|f)min(_|f?\()"), r"\1max\2"),
-    ("a maximum is a minimum", re.compile(r"(_|f)max(_|f?\()"), r"\1min\2"),
-    ("an operand is dropped", re.compile(r"!= NULL"), "== NULL"),
-    ("an index is off by one", re.compile(r"(\w) - 1\b"), r"\1"),
-    ("a condition is weaker", re.compile(r" && "), " || "),
+    # A loop goes one further, or ends one earlier.
+    (re.compile(r"(for \([^;]*;[^;<]*[^<-])<(?=[^<=])"), r"\1<="),
+    (re.compile(r"(for \([^;]*;[^;<]*)<="), r"\1<"),
+    # An accumulator starts anew.
+    (re.compile(r"((?:acc|sum|rest)\w*(?:\[[^]]*\])*) \+= "), r"\1 = "),
+    # A minimum is a maximum, and the other way round.
+    (re.compile(r"(_|f)min(_|f?\()"), r"\1max\2"),
+    (re.compile(r"(_|f)max(_|f?\()"), r"\1min\2"),
+    # An operand that may be missing is dropped.
+    (re.compile(r"!= NULL"), "== NULL"),
+    # An index is off by one.
+    (re.compile(r"(\w) - 1\b"), r"\1"),
+    # A condition is weaker.
+    (re.compile(r" && "), " || "),
 )
 """Each with a pattern of a line without comments, and what replaces its first match."""
 
@@ -86,50 +106,38 @@ EDGES = "kernels/test_edges.py"
 """Tests of all kernels at their edges, with guards around results: they run first."""
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """A change of one line.
-
-    Attributes:
-        folder: of `TESTS`.
-        file: below `csrc/`.
-        number: of the line, from 1.
-        name: of the operator.
-        before, after: the line.
-    """
-
-    folder: str
-    file: str
-    number: int
-    name: str
-    before: str
-    after: str
-
-
-def mutations(csrc: Path, folder: str) -> Iterator[Mutation]:
+def mutations(csrc: Path, folder: str) -> Iterator[Mutant]:
     """Yield every mutation of a folder's files; comments, macros and prefetches are left alone."""
     for path in sorted((csrc / folder).rglob("*.[ch]")):
-        text = re.sub(
+        text = path.read_text()
+        code = re.sub(
             r"/\*.*?\*/",
             lambda m: re.sub(r"[^\n]", " ", m.group()),
-            path.read_text(),
+            text,
             flags=re.DOTALL,
         )
-        for number, line in enumerate(text.splitlines(), 1):
+        lines = zip(text.splitlines(keepends=True), code.splitlines(keepends=True), strict=True)
+        for number, (before, line) in enumerate(lines, 1):
             if "prefetch" in line or line.lstrip().startswith("#"):
                 continue
-            for name, pattern, replacement in OPERATORS:
+            for pattern, replacement in OPERATORS:
                 after = pattern.sub(replacement, line, count=1)
                 if after != line:
                     file = str(path.relative_to(csrc))
-                    yield Mutation(folder, file, number, name, line, after)
+                    yield Mutant(folder, file, number, before, after)
 
 
-def draw(csrc: Path, folders: list[str], count: int, seed: int) -> list[Mutation]:
+def applies(csrc: Path, mutation: Mutant) -> bool:
+    """Return whether the lines that a mutation changes are still there."""
+    file = csrc / mutation.module
+    return file.is_file() and mutation.apply(file.read_text()) is not None
+
+
+def draw(csrc: Path, folders: list[str], count: int, seed: int) -> list[Mutant]:
     """Draw mutations: a folder first, then a line of it, so that small folders have their share."""
     choice = random.Random(seed)
     every = {folder: list(mutations(csrc, folder)) for folder in folders}
-    drawn: list[Mutation] = []
+    drawn: list[Mutant] = []
     while len(drawn) < count and any(every.values()):
         left = every[choice.choice([folder for folder in folders if every[folder]])]
         drawn.append(left.pop(choice.randrange(len(left))))
@@ -214,30 +222,23 @@ def build_again(commands: Sequence[Command], file: str) -> bool:
     return bool(compiled) and all(compiled) and all(each.run() for each in linked)
 
 
-def passes(work: Path, folder: str) -> bool:
-    """Run the tests of a folder against the copy; return whether all passed in time."""
-    tests = [str(PLUGIN / "tests" / name) for name in (EDGES, *TESTS[folder])]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    path = [str(work / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+def test(work: Path, tests: Sequence[str]) -> int:
+    """Run tests against the copy; return how pytest exits, or what signal ended it."""
+    command = [sys.executable, "-m", "pytest", *PYTEST, *tests]
+    path = [str(work / "site"), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     run = subprocess.Popen(
         command, cwd=ROOT, env=environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        return run.wait(TIMEOUT) == 0
+        return run.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
-        return False
+        return -signal.SIGKILL
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
-
-
-def explained() -> set[tuple[str, str, str]]:
-    """Return the file, and the lines before and after, of mutations that have a reason."""
-    rows = tomllib.loads(REASONS.read_text(encoding="utf-8"))["kernels"]
-    return {(row["file"], row["before"], row["after"]) for row in rows}
 
 
 def runs(file: str) -> bool:
@@ -247,63 +248,77 @@ def runs(file: str) -> bool:
     return all(flag in flags for flag in needed)
 
 
-def attempt(work: Path, commands: Sequence[Command], mutation: Mutation) -> str:
-    """Apply a mutation, build, test, and restore the file; return the outcome."""
-    path = work / "plugin" / "csrc" / mutation.file
+def attempt(work: Path, commands: Sequence[Command], mutation: Mutant, first: str) -> Row:
+    """Apply a mutation, build, test, and restore the file; return what came of it.
+
+    Args:
+        work: the folder of the copy.
+        commands: that build it.
+        mutation: the change of a file.
+        first: the test that noticed it once; empty where none did.
+    """
+    path = work / "plugin" / "csrc" / mutation.module
     original = path.read_text()
-    lines = original.splitlines(keepends=True)
-    lines[mutation.number - 1] = f"{mutation.after}\n"
-    path.write_text("".join(lines))
+    path.write_text(mutation.apply(original) or original)
+    tests = [str(PLUGIN / "tests" / name) for name in (EDGES, *TESTS[mutation.name])]
     try:
-        if not build_again(commands, mutation.file):
-            return "not compiled"
-        return "survived" if passes(work, mutation.folder) else "killed"
+        if not build_again(commands, mutation.module):
+            return Row(mutation, NOT_COMPILED)
+        return Row(mutation, *outcome(lambda each: test(work, each), tests, first))
     finally:
         path.write_text(original)
-        build_again(commands, mutation.file)
+        build_again(commands, mutation.module)
+
+
+def attempts(chosen: Sequence[tuple[Mutant, str]]) -> Iterator[Row]:
+    """Try mutations, each with the test that noticed it once; yield what came of each."""
+    known = explained("kernels")
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        prepare(work)
+        commands = build(work)
+        for each, first in chosen:
+            if each.key in known:
+                yield Row(each, SAME)
+            elif not runs(each.module):
+                yield Row(each, NOT_HERE)
+            else:
+                yield attempt(work, commands, each, first)
 
 
 def main() -> None:
     """Draw mutations, try each, and report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="*", default=list(TESTS), metavar="FOLDER")
-    parser.add_argument("--count", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--list", action="store_true", help="print the mutations alone")
+    add_options(parser, count=5)
     options = parser.parse_args()
     if unknown := set(options.folders) - TESTS.keys():
         parser.error(
             f"no tests are known for {', '.join(sorted(unknown))}; one of {', '.join(TESTS)}"
         )
-    drawn = draw(PLUGIN / "csrc", options.folders, options.count, options.seed)
+    csrc = PLUGIN / "csrc"
+    before = [
+        row
+        for row in (read(options.against) if options.against else [])
+        if row.mutant.name in options.folders
+    ]
+    chosen = [(row.mutant, row.test) for row in before if applies(csrc, row.mutant)]
+    if not options.against:
+        chosen = [(each, "") for each in draw(csrc, options.folders, options.count, options.seed)]
     if options.list:
-        for each in drawn:
-            _say(each)
+        for each, _ in chosen:
+            say(str(each))
         return
-    known, survivors = explained(), 0
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        prepare(work)
-        commands = build(work)
-        for each in drawn:
-            if (each.file, each.before.strip(), each.after.strip()) in known:
-                outcome = "the same"
-            elif not runs(each.file):
-                outcome = "not on this processor"
-            else:
-                outcome = attempt(work, commands, each)
-            survivors += outcome == "survived"
-            _say(each, outcome)
-    sys.exit(1 if survivors else 0)
-
-
-def _say(mutation: Mutation, outcome: str = "") -> None:
-    """Print a mutation and its outcome; the change of one that survived, and where none is."""
-    head = f"{outcome}: " if outcome else ""
-    sys.stdout.write(f"{head}{mutation.file}:{mutation.number}: {mutation.name}\n")
-    if outcome in ("", "survived"):
-        sys.stdout.write(f"  - {mutation.before.strip()}\n  + {mutation.after.strip()}\n")
-    sys.stdout.flush()
+    after = []
+    with recorder(options.record) as record:
+        for row in attempts(chosen):
+            record(row)
+            after.append(row)
+            change = row.mutant if row.outcome == SURVIVED else row.mutant.place
+            say(f"{row.outcome}: {change}")
+    survived = any(row.outcome == SURVIVED for row in after)
+    worse = not no_lower(before, after) if options.against else survived
+    sys.exit(1 if worse else 0)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,38 @@ def test_llama3_scales_low_frequencies_only():
     lengths = 2 * math.pi / whole
     np.testing.assert_allclose(found[lengths < 16], whole[lengths < 16])
     np.testing.assert_allclose(found[lengths > 64], whole[lengths > 64] / 8)
+    share = np.interp(64 / lengths, [1, 4], [1 / 8, 1])
+    assert ((share > 1 / 8) & (share < 1)).any()
+    np.testing.assert_allclose(found, whole * share)
+
+
+@pytest.mark.parametrize(
+    ("given", "fast", "slow", "factor"),
+    [
+        ({"factor": 1.5}, 32, 1, 0.1 * math.log(1.5) + 1),
+        ({"factor": 4, "beta_fast": 8, "beta_slow": 2, "attention_factor": 0.5}, 8, 2, 0.5),
+    ],
+)
+def test_yarn_blends_between_pairs_that_turn_often_and_seldom(given, fast, slow, factor):
+    scaling = {"rope_type": "yarn", "truncate": False, **given}
+    whole = np.array(rotary(64, 10_000.0).frequencies)
+    found = rotary(64, 10_000.0, scaling=scaling, positions=512)
+    # The pair that turns so often in 512 positions: its number is linear in the logarithm.
+    turns = np.log(whole * 512 / (2 * math.pi))
+    low, high = np.interp(-np.log([fast, slow]), -turns, np.arange(32))
+    ramp = np.clip((np.arange(32) - low) / (high - low), 0, 1)
+    stretched = whole / given["factor"]
+    expected = whole * (1 - ramp) + stretched * ramp
+    np.testing.assert_allclose(found.frequencies, expected, rtol=1e-6)
+    assert found.factor == pytest.approx(factor)
+    rounded = np.array(
+        rotary(64, 10_000.0, scaling={**scaling, "truncate": True}, positions=512).frequencies
+    )
+    first, last = math.floor(low), math.ceil(high)
+    np.testing.assert_array_equal(rounded[: first + 1], whole[: first + 1])
+    assert rounded[first + 1] < whole[first + 1]
+    np.testing.assert_array_equal(rounded[last:], stretched[last:])
+    assert rounded[last - 1] > stretched[last - 1]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from onnx.reference import ReferenceEvaluator
 import narrowpass
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-FORMS = ("computed", "flags", "additive")
+FORMS = ("computed", "flags", "additive", "broadcast")
 """Where mask and positions are from: the graph itself; attention_mask of ones and position_ids;
-an additive mask and positions."""
+an additive mask and positions; such a mask as [1, 1, S, T]."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Builder:
     def build(self) -> onnx.ModelProto:
         shape = self.shape
         positions, causal = ("positions", "mask")
-        if self.form != "additive":
+        if self.form not in ("additive", "broadcast"):
             positions, causal = self.positions()
         self.nodes.append(helper.make_node("Identity", [causal], ["causal"]))
         angles = np.outer(
@@ -182,8 +182,9 @@ class Builder:
         if self.form == "flags":
             inputs.append(info("attention_mask", INT64, [1, total]))
             inputs.append(info("position_ids", INT64, [1, rows]))
-        if self.form == "additive":
-            inputs.append(info("mask", FLOAT, [rows, total]))
+        if self.form in ("additive", "broadcast"):
+            ones = [1, 1] if self.form == "broadcast" else []
+            inputs.append(info("mask", FLOAT, [*ones, rows, total]))
             inputs.append(info("positions", INT64, [rows]))
         outputs = [info("logits", FLOAT, [1, 1 if self.last else rows, shape.vocabulary])]
         for layer in range(shape.layers):

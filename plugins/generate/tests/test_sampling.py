@@ -17,7 +17,7 @@ SETTINGS = [
     {"top_k": 1},
     {"top_p": 0.9},
     {"top_p": 0.999},
-    {"top_p": 1e-9},
+    {"top_p": 1e-30},
     {"min_p": 0.05},
     {"min_p": 1.0},
     {"repetition_penalty": 1.3},

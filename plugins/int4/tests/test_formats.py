@@ -256,6 +256,18 @@ def test_tied_embedding_is_stored_once(form, kinds_, transposed):
     assert np.linalg.norm(got - right) / np.linalg.norm(right) < (0.2 if bits == 4 else 0.02)
 
 
+def test_two_readers_share_one_transpose():
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["a"]),
+        helper.make_node("MatMul", ["a", "t"], ["y"]),
+    ]
+    proto = model(nodes, {"x": ["m", 64]}, {"y": ["m", 64]}, {"w": floats(64, 64)})
+    after = rewritten(proto, "int4{format=qdq,head=int4}")
+    kinds = [node.op_type for node in after.graph.node]
+    assert kinds.count("Transpose") == kinds.count("DequantizeLinear") == 1
+
+
 @pytest.mark.parametrize("form", ["qdq", "nbits"])
 def test_float16(form):
     weight = floats(64, 32).astype(np.float16)

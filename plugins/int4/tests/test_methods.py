@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from narrowpass_int4.grid import Grid
+from narrowpass_int4.grid import Grid, pack_nibbles
 from narrowpass_int4.layers import choice, output_powers, quantize, to_blocks
 from narrowpass_int4.methods.awq import lost_outputs, search_factors
 from narrowpass_int4.methods.compensation import DAMPING, compensation
@@ -114,6 +114,27 @@ def test_least_squares_clips_an_outlier():
         got = squared_error(blocks, grid, *least_squares(blocks, grid), None).mean()
         plain = squared_error(blocks, grid, *round_to_nearest(blocks, grid), None).mean()
         assert got < 0.95 * plain
+
+
+@pytest.mark.parametrize("grid", [GRIDS[0], GRIDS[1], GRIDS[4]], ids=str)
+def test_least_squares_is_no_worse_than_a_range_that_is_clipped(grid):
+    blocks = np.random.default_rng(5).laplace(size=(300, 1, 16)).astype(np.float32)
+    best = squared_error(blocks, grid, *least_squares(blocks, grid), None)[..., None]
+    low, high = blocks.min(-1, keepdims=True), blocks.max(-1, keepdims=True)
+    largest = np.maximum(-low, high)
+    if grid.bits == 8:
+        tried = [(share * largest / 127, 0) for share in np.linspace(0.6, 1, 9)]
+    elif grid.symmetric:
+        shares = np.linspace(8 / 7, 0.65, 12)
+        tried = [(sign * share * largest / 8, 0) for share in shares for sign in (1, -1)]
+    else:
+        whole = (high - low) / 15
+        zero = np.rint(-low / whole)  # the share that low and high shrink by cancels
+        tried = [(share * whole, zero) for share in np.linspace(0.6, 1, 9)]
+    for scale, zero in tried:
+        integers = np.clip(np.rint(blocks / scale) + zero, grid.low, grid.high) - zero
+        error = ((integers * scale - blocks) ** 2).sum(-1, keepdims=True)
+        assert (best <= error * (1 + 1e-5)).all()
 
 
 @QUICK
@@ -319,6 +340,23 @@ def test_the_loss_of_compensating_weights_is_theirs():
         _, loss = quantize(weight, layout, grid, 32, chosen, packer, seen, np.eye(64), turn=matrix)
         losses.append((loss.relative, loss.sqnr))
     np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "fits"),
+    [(1, 1, True), (2**-14, 1, True), (2**-17, 1, False), (1, 2**18, True), (1, 2**20, False)],
+)
+def test_scales_of_float16_over_factors(least, most, fits):
+    packer = QdqPacker(Grid(4, True, np.dtype(np.float16), FLOAT), Layout.of((32, 2), 0), 32)
+    packed = packer.packed()
+    # The largest number of float16 is below 2**16; below 2**-19 fewer than 5 bits are left.
+    packed.scales.array.view(np.float16)[:] = 1, -1
+    assert packed.can_divide(least, most) == fits
+
+
+def test_nibbles_of_an_odd_row():
+    packed = pack_nibbles(np.array([[1, 2, 3], [4, 5, 6]], np.uint8))
+    np.testing.assert_array_equal(packed, [[0x21, 0x03], [0x54, 0x06]])
 
 
 @pytest.mark.parametrize("size", [3, 128, 129, 300])

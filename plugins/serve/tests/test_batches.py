@@ -23,7 +23,9 @@ from serve_kit import (
 )
 
 import narrowpass
+from narrowpass_ir.verify import ValueSpec
 from narrowpass_serve.errors import RequestError
+from narrowpass_serve.models.probing import random_rows
 from narrowpass_serve.models.queueing import Job, JobQueue
 
 DELAY = 0.3
@@ -49,6 +51,19 @@ def test_joined_rows_have_the_bits_of_rows_alone(tmp_path):
         assert result(answer).tobytes() == expected.tobytes()
         # 16 terms of a dot product in float32, each of size about 1.
         np.testing.assert_allclose(expected, rows @ weights(), rtol=0, atol=1e-5)
+
+
+def test_rows_to_compare_are_indices_of_any_table_and_numbers_that_round():
+    kinds = ("int64", "bool", "float", "float16", "string")
+    specs = [ValueSpec(kind, kind, ("n", "m")) for kind in kinds]
+    rows = random_rows(specs, 64)
+    assert {array.shape[1] for array in rows.values()} == {64}
+    for kind in ("int64", "bool"):
+        assert np.unique(rows[kind]).tolist() == [0, 1]
+    assert set(rows["string"].flat) == {"0", "1"}
+    for kind, dtype in (("float", np.float32), ("float16", np.float16)):
+        assert rows[kind].dtype == dtype
+        assert (rows[kind] % 1 != 0).mean() > 0.9
 
 
 def test_a_request_of_more_rows_than_a_batch(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from generate_kit import TEMPLATE, byte_tokenizer, write_files
@@ -11,6 +12,8 @@ from llama_kit import Oracle, Shape, models_of
 from serve_kit import matmul, serving, wait_until
 
 import narrowpass
+from narrowpass_generate import Decoder, Sampling
+from narrowpass_serve.completions.parameters import read_parameters
 
 SHAPE = Shape(vocabulary=320, layers=1)
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -122,7 +125,15 @@ def test_seeds_repeat_and_choices_differ(server):
     assert first["usage"]["prompt_tokens"] == len(byte_tokenizer().encode("the cat").ids)
 
 
-def test_users_at_once_get_what_they_get_alone(server):
+def test_users_at_once_get_what_they_get_alone(server, monkeypatch):
+    joined = set()
+    run = Decoder.run_ahead
+
+    def counted(self, others, tokens):
+        joined.add(1 + len(others))
+        run(self, others, tokens)
+
+    monkeypatch.setattr(Decoder, "run_ahead", counted)
     prompts = [
         f"the {word}" for word in ("cat", "dog", "cake", "mat", "köln", "日本", "ate", "on", "a")
     ]
@@ -130,6 +141,7 @@ def test_users_at_once_get_what_they_get_alone(server):
         answers = list(pool.map(lambda prompt: complete(server, prompt, 20), prompts))
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer.json()["choices"][0]["text"] == expected(prompt, 20)[0]
+    assert 1 not in joined  # who is alone waits for nobody
 
 
 BAD = {
@@ -188,6 +200,18 @@ def test_messages_that_are_none(server, messages, parameter):
 def test_what_asks_for_nothing_is_taken(server):
     neutral = {"logprobs": None, "echo": False, "presence_penalty": 0.0, "user": "me", "best_of": 1}
     assert complete(server, **neutral).status_code == 200
+
+
+def test_tokens_are_drawn_where_nobody_says_how():
+    authors = Sampling(temperature=0.3, top_k=5)
+    for asked, default, temperature in (
+        ({}, Sampling(), 1.0),
+        ({}, authors, 0.3),
+        ({"temperature": 0}, authors, 0.0),
+        ({"top_p": 0.5}, authors, 0.3),
+    ):
+        found = read_parameters(asked, frozenset(), default, None).sampling
+        assert found == replace(default, temperature=temperature, top_p=asked.get("top_p", 1.0))
 
 
 def test_a_sequence_that_fails_fails_alone(server, monkeypatch):

@@ -97,14 +97,20 @@ def test_a_broken_replacement_leaves_the_former_one(tmp_path):
 
 
 def test_a_model_is_unloaded_and_loaded_again(tmp_path):
+    def index(**asked):
+        rows = server.client.post("/v2/repository/index", json=asked).json()
+        return [(row["name"], row["state"]) for row in rows]
+
     with serving({"m": matmul(tmp_path / "m.narrow")}, control=True) as server:
+        assert index() == index(ready=True) == [("m", "READY")]
         assert server.client.post(UNLOAD).status_code == 200
         answer = server.infer("m", INPUT)
         assert answer.status_code == 404
         assert "not loaded: it was unloaded" in answer.json()["error"]
         assert server.client.get("/v2/health/ready").status_code == 503
         assert server.client.get("/v2/models/m/ready").status_code == 503
-        assert server.client.post("/v2/repository/index", json={"ready": True}).json() == []
+        assert index() == [("m", "UNAVAILABLE")]
+        assert index(ready=True) == []
         assert server.client.post(LOAD).status_code == 200
         assert is_of(server.infer("m", INPUT), 0)
 

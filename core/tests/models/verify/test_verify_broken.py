@@ -521,6 +521,8 @@ def test_defect_is_named(case):
     matching = [p for p in problems if all(part in p for part in case.expected)]
     assert matching, problems
     assert matching[0] in str(caught.value)
+    amount = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    assert f" is invalid ({amount}):\n" in str(caught.value)
     if case.checker is None:
         return
     proto = ir.to_proto(subject)

@@ -66,7 +66,7 @@ class Packed:
             return True
         scales = np.abs(self.scales.array.view(np.float16).astype(np.float32))
         most_scale, least_scale = float(scales.max()) / least, float(scales.min()) / most
-        return bool(most_scale <= np.finfo(np.float16).max and least_scale >= 2.0**-19)
+        return most_scale <= float(np.finfo(np.float16).max) and least_scale >= 2.0**-19
 
     def divide_outputs(self, factors: Array) -> None:
         """Divide the weights of each output by a factor, by way of their scales.
