@@ -37,6 +37,10 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
 OPTIONAL = {
     # These import what an extra brings, or what somebody has who calls them.
     "narrowpass-demo": ("narrowpass_demo.train_digits",),
+    "narrowpass-serve": (
+        "narrowpass_serve.protocol.grpc_messages",
+        "narrowpass_serve.protocol.grpc_service",
+    ),
 }
 
 
