@@ -210,7 +210,7 @@ CASES = [
     _case("explain good.narrow -p fold", 2, "already built", "ONNX file"),
     _case("compare relu.onnx good.narrow -p fold", 2, "-p", "good.narrow", "pass the ONNX file"),
     # Names of backends, methods, inputs, instruments.
-    _case("build digits.onnx -o out.narrow --target gpu", 2, "backend 'gpu'", "installed: ref"),
+    _case("build digits.onnx -o out.narrow --target gpu", 2, "backend 'gpu'", "reference"),
     _case("run good.narrow --backend refrence", 2, "did you mean 'reference'?"),
     _case("run good.narrow --method encode", 2, "--method encode", "methods: main"),
     _case("run two.narrow --input image=image.npy", 2, "--method", "encode, decode"),
