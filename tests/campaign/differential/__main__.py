@@ -30,14 +30,15 @@ UNFUSED = "sse4"
 
 
 def levels() -> list[str]:
-    """Return the levels of instruction sets that this processor has, "" for its own."""
+    """Return the levels of instruction sets that run here, "" for the processor's own."""
     try:
         from narrowpass_xnn_cpu.native import isa
         from narrowpass_xnn_cpu.native.library import extension
     except ImportError:
         return [""]
-    highest = isa.in_use(extension().lib)
-    return ["", *isa.LEVELS[: isa.LEVELS.index(highest)]]
+    library = extension().lib
+    lower = isa.LEVELS[: isa.LEVELS.index(isa.in_use(library))]
+    return ["", *(level for level in lower if level in isa.built(library))]
 
 
 class Campaign:
