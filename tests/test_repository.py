@@ -27,7 +27,6 @@ LIBRARIES = {
     "narrowpass-decoders",
     "narrowpass-expansion",
     "narrowpass-planning",
-    "narrowpass-testing",
 }
 """Distributions that other plugins import, and that register nothing."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 OURS = tuple(
     f"narrowpass-{name} "
-    for name in ("analysis", "auto", "demo", "generate", "ray", "serve", "signing")
+    for name in ("analysis", "auto", "demo", "generate", "ray", "serve", "signing", "testing")
 )
 """The distributions whose commands are described with those of the core."""
 

@@ -16,14 +16,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from differential.builder import random_case
-from differential.cases import Case
-from differential.slices import OPERATORS
-from differential.subjects import PIPELINES, copies, plugins
+from differential.subjects import PIPELINES
 
 import narrowpass
+from narrowpass import load_plugins
 from narrowpass.errors import NarrowpassError
+from narrowpass_testing.random_models import Case, copies, random_case
 
+PLUGINS = load_plugins()
 TEXTS = sorted({each.pipeline for each in PIPELINES if each.pipeline and each.is_installed()})
 
 
@@ -64,7 +64,7 @@ def built(model: onnx.ModelProto, text: str, case) -> onnx.ModelProto:
     calibration = [copies(case.feeds)] if "static" in text else None
     target = "xnn-cpu" if "repair" in text else None
     bundle = narrowpass.build(
-        ir.from_proto(model), text, plugins=plugins(), calibration=calibration, target=target
+        ir.from_proto(model), text, plugins=PLUGINS, calibration=calibration, target=target
     )
     return ir.to_proto(bundle.methods["main"])
 
@@ -151,7 +151,7 @@ def wrong(case: Case, text: str) -> Iterator[str]:
 
 
 def wrong_of_seed(seed: int) -> Iterator[str]:
-    case = random_case(seed, OPERATORS)
+    case = random_case(seed)
     if case is not None and not any(map(is_random, nodes_of(case.model))):
         for text in wrong(case, TEXTS[seed % len(TEXTS)]):
             yield f"seed {seed}, {text}"

@@ -20,7 +20,7 @@ from narrowpass.framework.plugins import load_plugins
 from narrowpass_reference.onnx_backend import NarrowpassBackend, NarrowpassRep
 
 LIST = Path(__file__).with_name("expected_failures.toml")
-_PLUGINS = load_plugins()
+PLUGINS = load_plugins()
 
 
 class SharedPlugins(NarrowpassBackend):
@@ -31,7 +31,7 @@ class SharedPlugins(NarrowpassBackend):
 
     @classmethod
     def prepare(cls, model, device="CPU", **kwargs) -> NarrowpassRep:
-        options = {"backend": cls.backend, "plugins": _PLUGINS, **kwargs}
+        options = {"backend": cls.backend, "plugins": PLUGINS, **kwargs}
         prepared = super().prepare(model, device, **options)
         cls.last = prepared.program
         return prepared

@@ -6,14 +6,16 @@ reference evaluator, with a reason for each. The lists are written by hand.
 
 from __future__ import annotations
 
+import importlib.util
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 import onnx
 import pytest
-from suite_kit import EXPECTED, NODE, OTHERS, SharedPlugins, check
+from suite_kit import EXPECTED, NODE, OTHERS, PLUGINS, SharedPlugins, check
 
+TOOL = Path(__file__).parents[2] / "tools" / "fallbacks.py"
 LISTS = tomllib.loads(Path(__file__).with_name("evaluator_xnn_cpu.toml").read_text("utf-8"))
 OPERATORS = {kind for entry in LISTS["left"] for kind in entry["nodes"]}
 MODELS = Counter(name for entry in LISTS["others"] for name in entry["models"])
@@ -46,6 +48,20 @@ def test_other(name):
     check(name, OTHERS[name])
     if onnx.defs.onnx_opset_version() == OPSET:
         assert len(left()) == MODELS[name], "see the list `others`"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() != OPSET, reason=f"numbers of opset {OPSET}")
+def test_no_more_nodes_are_left_than_are_listed():
+    """`test_node` knows the operators; how many nodes of each are left takes the whole suite."""
+    spec = importlib.util.spec_from_file_location("fallbacks", TOOL)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    found: Counter[str] = Counter()
+    for _, _, plans in tool.suite(PLUGINS):
+        found.update(plan.op_type for plan in plans if tool.place(plan) == tool.EVALUATOR)
+    listed = Counter({k: n for entry in LISTS["left"] for k, n in entry["nodes"].items()})
+    assert not found - listed, "more nodes run on the Python evaluator than are listed"
 
 
 def test_the_lists():

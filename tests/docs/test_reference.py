@@ -29,6 +29,7 @@ PUBLIC_MODULES = (
     "narrowpass_reference.onnx_backend",
     "narrowpass_reference",
     "narrowpass_testing",
+    "narrowpass_testing.random_models",
 )
 
 

@@ -28,6 +28,7 @@ from narrowpass import (
 )
 from narrowpass_ir.verify import ValueSpec, verify
 from narrowpass_testing import assert_equivalent, model_from_text, random_feeds, run_pass
+from narrowpass_testing.random_models import RECIPES, Chain, Recipes, check, random_models
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,17 @@ def kit() -> None:
     result = run_pass(Example(limit=1.5), model)
     assert_type(result.modified, bool)
     assert_equivalent(model, result.model, feeds=[random_feeds(model)], tolerance="rel:1e-5")
+
+
+MINE = Recipes()
+
+
+@MINE.block("layers", "Twice")
+def twice(chain: Chain) -> None:
+    value: str = chain.take(1, 2)
+    chain.add("Add", [value, value])
+
+
+def try_random_models() -> int:
+    cases = random_models(0, 10, recipes=RECIPES.only(["Relu"]) | MINE, types=["float"])
+    return sum(check(case, "reference", threads=(1, 2)) for case in cases)

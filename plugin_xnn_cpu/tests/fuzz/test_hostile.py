@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graph_maker import random_model
+from layer_recipes import chain
 from onnx import TensorProto, helper, numpy_helper
 from xnn_kit import close, feeds_for
 
@@ -83,7 +83,7 @@ def weight(model: onnx.ModelProto, choice: random.Random) -> None:
 
 def wiring(model: onnx.ModelProto, choice: random.Random) -> None:
     """Read another value: one of another shape, of a later node, or of none."""
-    node = choice.choice(model.graph.node)
+    node = choice.choice([node for node in model.graph.node if node.input])
     names = [name for other in model.graph.node for name in other.output]
     names += [tensor.name for tensor in model.graph.initializer] + ["x", "nowhere", ""]
     node.input[choice.randrange(len(node.input))] = choice.choice(names)
@@ -129,8 +129,8 @@ def attempt(file: Path, backend: str, feeds):
 def try_seed(seed: int, folder: Path) -> bool:
     """Try one damaged model; return whether it still ran."""
     choice = random.Random(seed)
-    model = random_model(seed, 1 + seed % 8)
-    feeds = feeds_for(model, seed)
+    case = chain(seed, 1 + seed % 8)
+    model, feeds = case.model, case.feeds
     for _ in range(choice.choice([1, 1, 2, 4])):
         choice.choice(MUTATIONS)(model, choice)
     file = folder / "model.onnx"

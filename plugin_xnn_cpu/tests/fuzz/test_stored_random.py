@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from graph_maker import random_model
+from layer_recipes import chain
 
 import narrowpass
 from narrowpass import Bundle
@@ -26,19 +26,16 @@ def test_restored_programs_of_random_graphs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(StoredMethods, "load", noted)
     monkeypatch.setattr(_plan, "EXTERNAL_BYTES", 1)  # small weights are named, too
-    for seed in range(60):
-        model = random_model(seed, 12)
-        (spec,) = model.graph.input
-        shape = [dim.dim_value for dim in spec.type.tensor_type.shape.dim]
-        x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    for seed in range(40):
+        case = chain(seed, 12)
         path = tmp_path / f"{seed}.narrow"
-        Bundle({"main": ir.from_proto(model)}).save(path)
+        Bundle({"main": ir.from_proto(case.model)}).save(path)
         runs = []
         for _ in range(2):
             with narrowpass.load(path, "xnn-cpu", threads=1, cache_dir=tmp_path) as program:
-                runs.append((program.run({"x": x}), program.explain()))
+                runs.append((program.run(case.feeds), program.explain()))
         (wanted, plans), (found, again) = runs
         assert again == plans
         for name, array in wanted.items():
             np.testing.assert_array_equal(found[name], array, err_msg=f"seed {seed}, {name!r}")
-    assert sum(restored) > 20, "most graphs must be restored, or this compares nothing"
+    assert sum(restored) > 12, "many graphs must be restored, or this compares nothing"

@@ -18,7 +18,7 @@ from xnn_kit import feeds_for, one_node
 pytestmark = [pytest.mark.once, pytest.mark.anywhere]
 
 PROJECT = {
-    "test_random_graphs.py": (1, "models of all types, which no other implementation has"),
+    "test_random_models.py": (1, "models of all types, which no other implementation has"),
     "test_hostile.py": (1, "damaged models: both must refuse them, or agree"),
 }
 """Uses of the reference backend by file, with the reason."""

@@ -14,7 +14,8 @@ from onnx.reference import ReferenceEvaluator
 from narrowpass_ir.verify import verify
 from narrowpass_testing import assert_equivalent, random_feeds
 from narrowpass_testing._steps import STEPS
-from narrowpass_testing.strategies import models
+from narrowpass_testing.random_models import RECIPES, check
+from narrowpass_testing.strategies import cases, models
 
 
 @settings(max_examples=100)
@@ -98,3 +99,20 @@ def test_operators_can_be_left_out() -> None:
         assert len(list(model.graph)) <= 6
 
     check()
+
+
+@pytest.mark.once
+@settings(max_examples=15)
+@given(cases(types=["float"]))
+def test_cases_are_judged(case) -> None:
+    check(case, "reference")
+
+
+@pytest.mark.once
+def test_a_failing_case_is_small() -> None:
+    found = find(
+        cases(recipes=RECIPES.only(["Abs", "Neg", "Relu", "Tanh"])),
+        lambda case: any(node.op_type == "Tanh" for node in case.model.graph.node),
+        settings=settings(max_examples=300, database=None, suppress_health_check=list(HealthCheck)),
+    )
+    assert len(found.model.graph.node) <= 4

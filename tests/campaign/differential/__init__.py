@@ -1,6 +1,6 @@
-"""Random models from ONNX's schemas, judged by two oracles on every backend.
+"""The random models of the testing kit on every backend of this repository, through its pipelines.
 
-`draft` draws one node from its schema, `recipes` know what operands an operator takes, `builder`
-puts nodes together, `oracles` say what is right, `subjects` are what is tested, `shrink` reduces a
-failing case, and `campaign` runs many.
+`subjects` are what is tested, `running` runs a case with each, `slices` does so for many seeds in a
+process, and ``python -m differential`` runs such processes. What models are drawn and what judges
+them is `narrowpass_testing.random_models`.
 """

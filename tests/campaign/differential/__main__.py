@@ -20,10 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from differential.builder import random_case
-from differential.known import known_findings, operators_of, reason_for
-from differential.slices import OPERATORS, run_slice
-from differential.subjects import Finding
+from differential.known import known_findings, operators_of
+from differential.slices import run_slice
+from narrowpass_testing.random_models import Finding, random_case, reason_for
 
 ROOT = Path(__file__).resolve().parents[1]
 UNFUSED = "sse4"
@@ -31,14 +30,15 @@ UNFUSED = "sse4"
 
 
 def levels() -> list[str]:
-    """Return the levels of instruction sets that this processor has, "" for its own."""
+    """Return the levels of instruction sets that run here, "" for the processor's own."""
     try:
         from narrowpass_xnn_cpu.native import isa
         from narrowpass_xnn_cpu.native.library import extension
     except ImportError:
         return [""]
-    highest = isa.in_use(extension().lib)
-    return ["", *isa.LEVELS[: isa.LEVELS.index(highest)]]
+    library = extension().lib
+    lower = isa.LEVELS[: isa.LEVELS.index(isa.in_use(library))]
+    return ["", *(level for level in lower if level in isa.built(library))]
 
 
 class Campaign:
@@ -116,7 +116,7 @@ class Campaign:
                         continue
                     message = f"levels {one} and {other} have other bits"
                     finding = Finding("other bits", subject, message)
-                    case = random_case(seed, OPERATORS)
+                    case = random_case(seed, zeros=True)
                     self.found.append(
                         {
                             "seed": seed,

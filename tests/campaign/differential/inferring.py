@@ -8,10 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from differential.cases import Case
-from differential.oracles import PHASE, Verdict
-from differential.subjects import Finding
 from narrowpass_ir.inference import infer
+from narrowpass_testing.random_models import PHASE, Case, Finding, Verdict
 
 INFERENCE = "inference"
 """The subject of these findings."""

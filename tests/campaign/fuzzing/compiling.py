@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from differential.builder import random_case
-from differential.recipes import PATTERNS, RECIPES
-from differential.subjects import plugins
 
 import narrowpass
 from fuzzing.structure import Change, changed_model
 from fuzzing.target import Target
-from narrowpass import Program
+from narrowpass import Plugins, Program, load_plugins
 from narrowpass.errors import NarrowpassError
+from narrowpass_testing.random_models import RECIPES, random_models
 
-_OPERATORS = (*sorted(RECIPES), *sorted(PATTERNS))
 _PIPELINES = (
     "fold",
     "fold",
@@ -38,7 +35,7 @@ _LARGEST = 10_000
 class Compiled(Target):
     """ONNX files that are loaded, go through passes and are compiled for ``xnn-cpu``.
 
-    The seeds are random models, one of each operator that `differential` draws.
+    The seeds are random models, one of each recipe of the testing kit.
     """
 
     name = "compiled"
@@ -53,10 +50,8 @@ class Compiled(Target):
         return [data for data in self._drawn() if len(data) < 1 << 14]
 
     def _drawn(self) -> Iterator[bytes]:
-        for seed in range(len(_OPERATORS)):
-            case = random_case(seed, _OPERATORS)
-            if case is not None:
-                yield case.model.SerializeToString()
+        for case in random_models(0, len(RECIPES.keys())):
+            yield case.model.SerializeToString()
 
     def changes(self) -> Change:
         return changed_model
@@ -65,8 +60,12 @@ class Compiled(Target):
         return iter(())  # passes may take as long as a model is; `Models` measures the reader
 
     @cached_property
+    def _plugins(self) -> Plugins:
+        return load_plugins()
+
+    @cached_property
     def _pipelines(self) -> list[str]:
-        known = plugins().registry.passes
+        known = self._plugins.registry.passes
         texts = [(text, text.replace("{", ",").split(",")) for text in _PIPELINES]
         return [text for text, names in texts if all(n in known or "=" in n for n in names)]
 
@@ -75,9 +74,9 @@ class Compiled(Target):
         path.write_bytes(data)
         model = narrowpass.load_model(path)
         pipeline = self._pipelines[sum(data) % len(self._pipelines)]
-        bundle = narrowpass.build(model, pipeline, plugins=plugins())
+        bundle = narrowpass.build(model, pipeline, plugins=self._plugins)
         with narrowpass.load(
-            bundle, "xnn-cpu", threads=1, cache=False, plugins=plugins()
+            bundle, "xnn-cpu", threads=1, cache=False, plugins=self._plugins
         ) as program:
             program.explain()
             feeds = _feeds(program)

@@ -181,6 +181,8 @@ def text_of(value: object) -> str:
         dims = ", ".join(map(str, value.shape))
         name = json.dumps(value.identity[:DIGEST])
         return f"weight({value.dtype.name}[{dims}] {name} {json.dumps(_storage_of(value))})"
+    if isinstance(value, ir.TensorProtocol):  # of a Constant, which no pass has folded
+        return text_of(value.numpy())
     if isinstance(value, np.ndarray):
         dims = ", ".join(map(str, value.shape))
         return f"array({value.dtype.name}[{dims}] {json.dumps(_digest_of(value))})"

@@ -1,15 +1,18 @@
-"""A hypothesis strategy that generates small valid models."""
+"""Hypothesis strategies: small models for any feeds, and the random models, with theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+from hypothesis import assume
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from narrowpass_testing._steps import FLOATS, STEPS, Builder, Step
+from narrowpass_testing.random_models import RECIPES, Case, Recipes, draw_case
 
 DTYPES = (*FLOATS, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8)
 """Element types of inputs and initializers."""
@@ -47,6 +50,36 @@ def models(*, max_nodes: int = 8, steps: Sequence[Step] = STEPS) -> st.SearchStr
         steps: what a step may add, to leave operators out.
     """
     return _models(max_nodes, steps)
+
+
+def cases(
+    *, recipes: Recipes = RECIPES, types: Sequence[str] = (), steps: Sequence[int] = (0, 1, 2, 4)
+) -> st.SearchStrategy[Case]:
+    """Draw the models of `narrowpass_testing.random_models`, each with feeds.
+
+    An oracle runs each node when it is drawn: that takes milliseconds, and the model is valid for
+    its feeds alone. Where a pass needs models for any feeds, `models` draws them much faster, of
+    fewer operators. A failing example shrinks to few nodes, of operators early in the alphabet.
+
+    Args:
+        recipes: what is drawn from.
+        types: element types that are preferred where a schema leaves the choice.
+        steps: how many nodes or blocks stand around the first one, as often as they are here.
+    """
+    return _cases(recipes, tuple(types), tuple(steps))
+
+
+@st.composite
+def _cases(
+    draw: st.DrawFn, recipes: Recipes, types: tuple[str, ...], steps: tuple[int, ...]
+) -> Case:
+    key = draw(st.sampled_from(recipes.keys()))
+    numbers = np.random.default_rng(draw(st.integers(0, 2**16)))
+    choice = draw(st.randoms(use_true_random=False))
+    case = draw_case(key, choice, numbers, recipes=recipes, types=types, steps=steps)
+    assume(case is not None)
+    assert case is not None  # noqa: S101  # mypy does not know `assume`
+    return case
 
 
 @st.composite
