@@ -106,7 +106,6 @@ def interrupt_all(write, *, exists):
         steps += 1
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("exists", ["0", "1"])
 @pytest.mark.parametrize(
     "write", ["write_alone", "write_bundle", "write_cached", "write_cached_with_a_name"]

@@ -93,7 +93,6 @@ def test_its_tests_can_fail(plugin):
         path.write_text(before, "utf-8")
 
 
-@pytest.mark.once
 def test_it_is_typed_and_clean(plugin):
     _, folder, _ = plugin
     pytest.importorskip("mypy")

@@ -75,7 +75,6 @@ def test_convolutions_of_bytes(weight_type):
     assert len(np.unique(right)) > 20
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("preset", ["default_symmetric", "default_per_channel_symmetric"])
 def test_trained_with_fake_quantization(preset, tmp_path):
     """A model of PyTorch's presets agrees with PyTorch on bytes: at most one step off."""

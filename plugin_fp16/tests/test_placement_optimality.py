@@ -22,8 +22,6 @@ from narrowpass_fp16.placement.emission import Emission
 from narrowpass_fp16.placement.placement import Placement
 from narrowpass_ir.inference import inferred
 
-pytestmark = pytest.mark.once
-
 _LOOP = 16
 
 

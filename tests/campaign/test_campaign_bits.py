@@ -25,8 +25,6 @@ from narrowpass_testing.random_models import (
     random_case,
 )
 
-pytestmark = pytest.mark.once
-
 FIRST = next(index for index, (domain, _) in enumerate(OPERATORS) if domain == "narrow")
 """The first block of few bits; those of quantized operators follow."""
 

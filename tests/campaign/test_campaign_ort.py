@@ -11,8 +11,6 @@ pytest.importorskip("narrowpass_xnn_cpu")
 from differential.__main__ import Campaign
 from subjects_kit import check_runs
 
-pytestmark = pytest.mark.once
-
 
 def test_random_models_with_onnxruntime(tmp_path):
     campaign = Campaign(tmp_path, float("inf"))

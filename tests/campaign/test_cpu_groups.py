@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("narrowpass_xnn_cpu")
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's"),
 ]
 

@@ -24,8 +24,6 @@ from subjects_kit import check_runs
 
 from narrowpass_testing.random_models import PHASE, Case, judge
 
-pytestmark = pytest.mark.once
-
 FOLDER = Path(__file__).parent
 CORPUS = sorted((FOLDER / "corpus").glob("*.case"))
 SEEDS = int(os.environ.get("NARROWPASS_CAMPAIGN_CASES", "20000"))

@@ -12,8 +12,6 @@ from faults.outcomes import ALLOWED, ERRORS, SESSIONS, check
 from faults.shim import CALLS
 
 pytest.importorskip("narrowpass_xnn_cpu")
-pytestmark = pytest.mark.once
-
 FEW = {"compiling": ("malloc", "own", "clock", "thread"), "starting": ("thread",)}
 """The calls of a scenario without files, and of one that is about threads."""
 

@@ -23,7 +23,7 @@ from fuzzing.targets import TARGETS, model
 
 from narrowpass.errors import NarrowpassError
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 NEEDS = {
     "packed": ("narrowpass_xnn_cpu",),

@@ -8,8 +8,6 @@ from faults.shim import CALLS
 
 pytest.importorskip("narrowpass_xnn_cpu")
 pytest.importorskip("narrowpass_onnxruntime")
-pytestmark = pytest.mark.once
-
 ALL = [(name, call, error) for name in SESSIONS for call in CALLS for error in ERRORS[call]]
 SOME = [
     ("sessions", "clock", "ahead"),

@@ -244,7 +244,6 @@ def case_of(text: str) -> Case:
     return Case(model, {"x": x})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("model", [BRANCHES, ROWS, IMAGES], ids=["branches", "rows", "images"])
 def test_names_may_be_taken_where_much_is_rewritten(model, text):
@@ -258,7 +257,6 @@ FIRST = 20
 LONG = [pytest.param(part, marks=pytest.mark.long) for part in range(1, 21)]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("part", [0, *LONG])
 def test_names_that_passes_choose_may_be_taken(part):
     with warnings.catch_warnings():

@@ -13,8 +13,6 @@ import pytest
 pytest.importorskip("narrowpass_xnn_cpu")
 pytest.importorskip("narrowpass_onnxruntime")
 pytest.importorskip("narrowpass_auto")
-pytestmark = pytest.mark.once
-
 NOTHING = {"packs": 0, "planned": 0, "built": 0, "measured": False}
 
 

@@ -24,7 +24,6 @@ def test_there_are_notebooks():
     } <= names
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore")  # of the kernel's libraries
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path, tmp_path, monkeypatch):

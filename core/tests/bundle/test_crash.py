@@ -18,8 +18,6 @@ from bundle_models import tree
 from narrowpass.bundle import Bundle, verify
 from narrowpass.errors import OutputError
 
-pytestmark = pytest.mark.once
-
 SCRIPT = Path(bundle_process.__file__)
 
 

@@ -14,8 +14,6 @@ from bundle_models import branches, linear, read, typed
 from narrowpass.bundle import Bundle, MethodReport, Report, verify
 from narrowpass.errors import BundleError
 
-pytestmark = pytest.mark.once
-
 FILES = ["manifest.json", "main.onnx", "two.onnx", "weights.safetensors", "reports/00-fold.json"]
 
 

@@ -22,8 +22,6 @@ from onnx import helper, numpy_helper
 
 from narrowpass.bundle import Bundle
 
-pytestmark = pytest.mark.once
-
 onnxruntime = pytest.importorskip("onnxruntime")
 openvino = pytest.importorskip("openvino")
 

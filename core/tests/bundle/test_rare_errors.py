@@ -18,8 +18,6 @@ import pytest
 from narrowpass.bundle import Bundle, _files, publish, verify
 from narrowpass.errors import BundleError, ModelError, UsageError
 
-pytestmark = pytest.mark.once
-
 
 def test_a_socket_in_place_of_a_file(saved, monkeypatch):
     monkeypatch.chdir(saved)  # names of sockets are short

@@ -21,8 +21,6 @@ from narrowpass import (
 )
 from narrowpass.errors import NarrowpassError
 
-pytestmark = pytest.mark.once
-
 X = np.ones((2, 4), np.float32)
 
 PATHS = [

@@ -11,8 +11,6 @@ import pytest
 from narrowpass.cli._errors import redeliver_interrupts
 from narrowpass.cli._limits import TimeoutInterrupt
 
-pytestmark = pytest.mark.once
-
 
 class _Freed:
     """An object in whose finalizer something is raised."""

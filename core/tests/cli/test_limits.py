@@ -18,7 +18,6 @@ from narrowpass.cli import _limits
 from narrowpass.cli._errors import redeliver_interrupts
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is Linux's"),
 ]
 

@@ -177,21 +177,18 @@ def _on_terminal(columns, *words, **environment):
     return b"".join(parts).decode()
 
 
-@pytest.mark.once
 def test_a_table_on_a_narrow_terminal_can_be_read():
     shown = _on_terminal(20, "backends")
     assert "reference" in shown
     assert "priority" in shown
 
 
-@pytest.mark.once
 def test_colours_are_left_out_on_demand():
     assert "\x1b[" in _on_terminal(80, "no-such-command")
     for words in (["no-such-command"], ["plugins"], ["backends"]):
         assert "\x1b[3" not in _on_terminal(80, *words, NO_COLOR="1")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_stream_that_is_closed_from_the_start(stream):
     number = {"stdout": 1, "stderr": 2}[stream]
@@ -202,7 +199,6 @@ def test_a_stream_that_is_closed_from_the_start(stream):
     assert b"error" not in done.stdout + done.stderr
 
 
-@pytest.mark.once
 def test_a_name_that_the_locale_does_not_have(tmp_path, model):
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
@@ -250,7 +246,6 @@ def test_an_interrupt_while_a_bundle_is_written_leaves_nothing(call, install, mo
     assert after == before
 
 
-@pytest.mark.once
 def test_an_interrupt_while_modules_are_imported():
     program = (
         "import sys\n"

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from corpus_kit import Case, X, draw
 
-pytestmark = pytest.mark.once
-
 F = np.float32
 MASK = np.where(np.arange(8) < 5, 0, -3.4028235e38).astype(F)
 TINY = F([1e-9, -1e-9] * 4)

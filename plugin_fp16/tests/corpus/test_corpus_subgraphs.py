@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from corpus_kit import Case, X, draw
 
-pytestmark = pytest.mark.once
-
 F = np.float32
 YES = {"c": np.array(True)}
 NO = {"c": np.array(False)}

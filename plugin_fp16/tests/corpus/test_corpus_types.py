@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from corpus_kit import Case, W, X, draw
 
-pytestmark = pytest.mark.once
-
 F = np.float32
 IDS = {"i": np.arange(32).reshape(4, 8)}
 IN = "int64[4,8] i) => (float[4,8] y"

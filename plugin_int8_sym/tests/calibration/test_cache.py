@@ -31,8 +31,6 @@ from narrowpass_int8_sym.calibration.cache import default_folder
 from narrowpass_int8_sym.calibration.digest import DataDigest, model_digest
 from narrowpass_ir.files import temporary
 
-pytestmark = pytest.mark.once
-
 RIGHT = {
     name: calibrate(network(), NAMES, samples(data()), None, name, symmetric=False)
     for name in CALIBRATORS

@@ -10,8 +10,6 @@ from trust_kit import DISTRUSTED, linked
 
 from narrowpass_int8_sym.calibration import CalibrationCache, Range
 
-pytestmark = pytest.mark.once
-
 RANGES = {"a": Range(-1.0, 2.5)}
 
 

@@ -19,8 +19,6 @@ from narrowpass.errors import DataError, UsageError
 from narrowpass_int8_sym.calibration import Calibrator, Range, entropy, l2
 from narrowpass_int8_sym.calibration.histogram import CalibrationHistogram
 
-pytestmark = pytest.mark.once
-
 RNG = np.random.default_rng(9)
 HISTOGRAMS = ("percentile", "l2", "entropy")
 SPLITTABLE = ("minmax", *HISTOGRAMS)

@@ -256,7 +256,6 @@ def resident(calibrator, count):
     return int(done.stdout)
 
 
-@pytest.mark.once
 def test_memory_is_that_of_one_sample():
     """One sample's values have 2 MB; 90 more of them would be seen."""
     few, many = resident("l2", 10), resident("l2", 100)

@@ -11,8 +11,6 @@ from onnx import helper
 import narrowpass
 from narrowpass.errors import DataError
 
-pytestmark = pytest.mark.once
-
 NODES = [
     helper.make_node("MatMul", ["x", "w"], ["a"]),
     helper.make_node("Relu", ["a"], ["r"]),

@@ -17,8 +17,6 @@ from narrowpass import Context, Samples
 from narrowpass_int8_sym.equalize import Equalize
 from narrowpass_testing import assert_equivalent, assert_idempotent, run_pass
 
-pytestmark = pytest.mark.once
-
 TOLERANCE = 1e-5
 """Each factor is rounded to float32, and accumulators are rounded, too."""
 
@@ -258,7 +256,6 @@ def test_a_dead_channel_keeps_finite_weights():
         assert np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
 
 
-@pytest.mark.once
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(sorted(set(PASSING) - {"Transpose"})), max_size=3),

@@ -10,8 +10,6 @@ from static_kit import assert_runs_elsewhere, graph, outputs, quantized
 
 from narrowpass_int8_sym.channels.rewrite import insert_mul, remove_mul, scale_constants
 
-pytestmark = pytest.mark.once
-
 BLOCK = """g (float[N,8] x, float[8] g, float[8] b, float[8,8] q, float[8,8] k, float[8] c)
     => (float[N,8] y, float[N,8] z, float[N,8] rest) {
     [norm] n = LayerNormalization (x, g, b)

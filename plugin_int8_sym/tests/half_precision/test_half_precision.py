@@ -16,8 +16,6 @@ from onnxruntime_kit import run_onnxruntime
 
 import narrowpass
 
-pytestmark = pytest.mark.once
-
 FLOAT = TensorProto.FLOAT
 HALVES = {
     TensorProto.FLOAT16: np.dtype(np.float16),

@@ -11,8 +11,6 @@ from repair_kit import MICROSOFT, XNNPACK, integers, model, node, repaired
 
 from narrowpass.runtime.quantization import IntegerRange, QuantizationSpec
 
-pytestmark = pytest.mark.once
-
 FORMS = ["int8", "uint8", "one node"]
 
 IN_ONE = {

@@ -12,8 +12,6 @@ from narrowpass import Context, Samples, load_plugins
 from narrowpass.runtime.quantization import QuantizationSpec
 from narrowpass_testing import run_pass
 
-pytestmark = pytest.mark.once
-
 IMAGE = [1, 3, 16, 16]
 
 

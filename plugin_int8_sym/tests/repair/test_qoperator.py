@@ -21,8 +21,6 @@ from repair_kit import (
 from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass.runtime.quantization import PerTokenQuantization, QuantizationSpec
 
-pytestmark = pytest.mark.once
-
 BYTE = {
     "uint8": (np.uint8, 128),
     "int8": (np.int8, 0),

@@ -14,8 +14,6 @@ from narrowpass_int8_sym.static import StaticQuantizer
 from narrowpass_int8_sym.static.clipping import SHARES, best_clipping_ranges
 from narrowpass_int8_sym.weighted_nodes import weighted_node_of
 
-pytestmark = pytest.mark.once
-
 CHANNELS = 32
 MATMUL = (
     f"g (float[N,{CHANNELS}] x, float[{CHANNELS},24] w) => (float[N,24] y) {{ y = MatMul (x, w) }}"

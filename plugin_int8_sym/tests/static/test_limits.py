@@ -23,8 +23,6 @@ from narrowpass.runtime.quantization import (
     ScaleBound,
 )
 
-pytestmark = pytest.mark.once
-
 IMAGE = "float[1,4,8,8]"
 WEIGHTED = ScaleBound("input * weight / output", 2.0**-32, 2.0**8)
 SUM = ScaleBound("input / output", 2.0**-10, 2.0**8)

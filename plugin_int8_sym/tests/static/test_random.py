@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from static_kit import Limited, graph, outputs, quantized
@@ -18,8 +17,6 @@ from narrowpass_int8_sym.static import StaticQuantizer
 from narrowpass_ir.verify import verify
 from narrowpass_testing import random_feeds, run_pass
 from narrowpass_testing.strategies import models
-
-pytestmark = pytest.mark.once
 
 
 @settings(

@@ -11,8 +11,6 @@ from static_kit import assert_runs_elsewhere, graph, outputs, quantized
 from narrowpass.errors import NarrowpassError
 from narrowpass.runtime.quantization import QuantizationSpec
 
-pytestmark = pytest.mark.once
-
 IMAGE = "float[1,4,8,8]"
 
 

@@ -9,8 +9,6 @@ from static_kit import assert_runs_elsewhere, graph, quantized
 
 from narrowpass.errors import NarrowpassError
 
-pytestmark = pytest.mark.once
-
 
 def images(*shape, count=3, name="x"):
     return [{name: floats(*shape)} for _ in range(count)]

@@ -17,8 +17,6 @@ from narrowpass.errors import NarrowpassError
 from narrowpass.framework.classify import ACTIVATIONS
 from narrowpass_int8_sym.weights import QuantizedTensor, magnitudes
 
-pytestmark = pytest.mark.once
-
 IMAGE = {"x": [1, 4, 6, 6]}
 OPERATORS = {
     "MatMul": (helper.make_node("MatMul", ["x", "w"], ["y"]), {"x": [3, 16]}, (16, 8), 1),

@@ -15,8 +15,6 @@ from xnn_kit import check, close, compile_model
 from narrowpass_xnn_cpu.native import attention_params, kernels
 from narrowpass_xnn_cpu.native.library import extension
 
-pytestmark = pytest.mark.once
-
 SCALES = {
     "none": "s = MatMul(q, k)",
     "multiplied": "s0 = MatMul(q, k) s = Mul(c, s0)",

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from onnx import parser
 from xnn_kit import check, compile_model
 
-pytestmark = pytest.mark.once
-
 
 def kernels_of(program, feeds):
     return [row.kernel for row in program.profile(feeds, runs=1)]

@@ -16,8 +16,6 @@ from xnn_kit import compile_model
 from narrowpass.runtime.meters import Extremes
 from narrowpass_xnn_cpu.native import kernels
 
-pytestmark = pytest.mark.once
-
 KERNEL = "attention and caches"
 BODY = """k = Concat<axis = 2>(past_k, new_k) v = Concat<axis = 2>(past_v, new_v)
     t = Transpose<perm = [0, 1, 3, 2]>(k) s0 = MatMul(q, t) s1 = Mul(s0, c) s = Add(s1, mask)

@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.once
-
 QUICK = settings(max_examples=12, deadline=None)
 RNG = np.random.default_rng(5)
 

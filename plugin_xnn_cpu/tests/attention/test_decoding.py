@@ -12,8 +12,6 @@ from narrowpass.errors import BackendError, DataError
 from narrowpass_planning.memory.caching_allocator import CachingAllocator
 from narrowpass_xnn_cpu.native.runtime.tape import EXECUTOR
 
-pytestmark = pytest.mark.once
-
 WIDTH, HEADS, HEAD = 24, 3, 8
 
 TEXT = """

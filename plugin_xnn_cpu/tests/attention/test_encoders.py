@@ -15,7 +15,6 @@ from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError
 
-pytestmark = pytest.mark.once
 RNG = np.random.default_rng(5)
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 TEXTS = np.array([["a", "b", ""], ["z", "ba", "a"]], object)

@@ -16,8 +16,6 @@ from narrowpass_xnn_cpu.native import attention_params
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.runtime.tape import Tape
 
-pytestmark = pytest.mark.once
-
 
 def turned(x, cosines, sines, rotated, interleaved):
     """The definition, in float64."""

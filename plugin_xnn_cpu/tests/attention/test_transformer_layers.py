@@ -15,8 +15,6 @@ from xnn_kit import check, fully_connected
 
 from narrowpass_xnn_cpu.native import target
 
-pytestmark = pytest.mark.once
-
 PAGE = Path(__file__).parents[3] / "docs/explanation/fast-path/transformers.md"
 
 WIDTH, HEADS, GROUPS, DEPTH, HIDDEN = 24, 6, 2, 4, 40

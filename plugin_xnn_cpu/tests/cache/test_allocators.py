@@ -16,7 +16,6 @@ from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
-pytestmark = pytest.mark.once
 RNG = np.random.default_rng(20)
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from narrowpass.errors import UsageError
 from narrowpass_xnn_cpu.command import cache
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from narrowpass_planning.weights.file import HEADER, PackedFile
 from narrowpass_xnn_cpu.native.packer import PACKER
 from narrowpass_xnn_cpu.native.weights_cache import shared
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 ROOT = os.geteuid() == 0
 
 

@@ -27,8 +27,6 @@ from narrowpass_xnn_cpu.native.problems.matmul import Matmul, PerToken
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["weights", "rows too"])
 def test_the_same_integers_with_another_scale_or_bias_have_another_name(tmp_path, dynamic):

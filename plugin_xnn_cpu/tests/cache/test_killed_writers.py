@@ -20,7 +20,7 @@ from narrowpass_planning.weights.file import PackedFile
 from narrowpass_planning.weights.folder import listed, prune
 from narrowpass_xnn_cpu.native.packer import PACKER
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def begin(bundle: Bundle, folder: Path) -> int:

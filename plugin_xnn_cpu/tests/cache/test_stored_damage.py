@@ -57,7 +57,6 @@ def test_a_file_of_another_user(tmp_path, network_path, load, planned):
     assert planned == ["main"] * 3
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("whose", ["another's", "the superuser's", "the user's"])
 def test_a_user_reads_files_of_some(public, planned, whose):
     """Those of other users are planned again and replaced, where the folder is the user's."""

@@ -38,7 +38,7 @@ from narrowpass_planning.weights.folder import CacheFile, listed, prune
 from narrowpass_planning.weights.names import key_of
 from narrowpass_xnn_cpu.native.packer import PACKER
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def test_the_second_load_packs_nothing(tmp_path, bundle):

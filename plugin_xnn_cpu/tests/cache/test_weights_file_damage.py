@@ -17,7 +17,7 @@ from cache_kit import compiled, loads, resigned, result, weights
 from narrowpass_planning.weights.file import HEADER, PackedFile, UnusableError
 from narrowpass_xnn_cpu.native.packer import PACKER
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def test_a_file_cut_off_anywhere_is_replaced(tmp_path, bundle, cache):

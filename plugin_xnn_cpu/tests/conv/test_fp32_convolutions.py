@@ -28,7 +28,7 @@ from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convo
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+pytestmark = pytest.mark.usefixtures("fp32_code")
 
 
 def check_operator(operator, x, kernel, bias, attributes, epilogue, threads, residual=None):

@@ -18,7 +18,7 @@ from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convo
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+pytestmark = pytest.mark.usefixtures("fp32_code")
 
 # Kernel widths 3, 5, 7, 9 and 11 have specialized code; others are composed of these.
 KERNEL_SHAPES = st.one_of(

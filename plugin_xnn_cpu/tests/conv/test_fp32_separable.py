@@ -22,7 +22,7 @@ from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.table import winograd
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+pytestmark = pytest.mark.usefixtures("fp32_code")
 
 INNER = EPILOGUES.filter(lambda epilogue: not epilogue.residual)
 

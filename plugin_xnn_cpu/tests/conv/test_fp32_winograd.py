@@ -23,7 +23,7 @@ from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.table import create_convolution
 from narrowpass_xnn_cpu.native.table.winograd import TILES, tile_for
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+pytestmark = pytest.mark.usefixtures("fp32_code")
 
 POINTS = {2: (0, 1, -1), 4: (0, 0.625, -0.625, 1.5, -1.5)}
 

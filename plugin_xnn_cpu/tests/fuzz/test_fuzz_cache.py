@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 SCRIPT = Path(__file__).parent / "fuzz_cache.py"
 SECONDS = 3600

@@ -32,8 +32,6 @@ from narrowpass_testing.random_models import (
 from narrowpass_testing.strategies import models
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
-pytestmark = pytest.mark.once
-
 RECIPES_OF_ALL = RECIPES | LAYERS.only(["layers"])
 KNOWN = read_known(Path(__file__).parents[3] / "tests" / "campaign" / "known.toml")
 

@@ -11,8 +11,6 @@ from qdq_kit import off_by
 
 from narrowpass_testing.random_models import random_models
 
-pytestmark = pytest.mark.once
-
 
 def campaign(seed: int, count: int) -> Counter[int]:
     steps: Counter[int] = Counter()

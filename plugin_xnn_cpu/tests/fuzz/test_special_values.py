@@ -24,7 +24,7 @@ from narrowpass import Bundle
 from narrowpass.errors import BackendError
 
 # Other levels of instruction sets would take seconds each.
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 Array = np.ndarray[Any, Any]
 

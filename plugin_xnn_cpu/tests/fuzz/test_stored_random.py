@@ -12,7 +12,7 @@ from narrowpass import Bundle
 from narrowpass.bundle import _plan
 from narrowpass_planning.program.stored_methods import StoredMethods
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def test_restored_programs_of_random_graphs(tmp_path, monkeypatch):

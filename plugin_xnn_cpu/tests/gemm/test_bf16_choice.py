@@ -8,8 +8,6 @@ import pytest
 
 from narrowpass_xnn_cpu.native import isa, library, target
 
-pytestmark = pytest.mark.once
-
 V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 """What AVX-512 has in x86-64-v4, for which the kernels are compiled."""
 

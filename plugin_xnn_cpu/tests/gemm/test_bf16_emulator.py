@@ -10,8 +10,6 @@ from bf16_kit import bfloat16, executed
 
 from narrowpass_xnn_cpu.native import isa
 
-pytestmark = pytest.mark.once
-
 RNG = np.random.default_rng(8)
 
 

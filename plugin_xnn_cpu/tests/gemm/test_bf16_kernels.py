@@ -33,7 +33,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, RESIDUALS, Ep
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
+pytestmark = pytest.mark.usefixtures("bf16_code")
 
 QUICK = settings(
     max_examples=40,

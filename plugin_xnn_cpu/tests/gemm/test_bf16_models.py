@@ -15,7 +15,7 @@ from xnn_kit import compile_model
 from narrowpass_xnn_cpu.native import target
 from narrowpass_xnn_cpu.native.table.matmul import bf16_reject_reason
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("bf16_code")]
+pytestmark = pytest.mark.usefixtures("bf16_code")
 
 KINDS = {"bfloat16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT}
 

@@ -15,8 +15,6 @@ from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.weights_cache import shared
 
-pytestmark = pytest.mark.once
-
 SIZES = ((1, 1, 1, 1), (1, 16, 1, 8), (1, 17, 3, 5), (2, 33, 4, 3), (3, 70, 2, 6))
 
 

@@ -10,8 +10,6 @@ from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 from narrowpass_xnn_cpu.native.problems.epilogue import Epilogue
 
-pytestmark = pytest.mark.once
-
 LEVELS = {"best": 0, "plain": 2, "avx2": 3}
 BUILT = ("best", *isa.built(extension().lib))
 TARGETS = {name: number for name, number in LEVELS.items() if name in BUILT}

@@ -15,7 +15,7 @@ from narrowpass_xnn_cpu.native.problems.epilogue import FUNCTIONS, Epilogue
 from narrowpass_xnn_cpu.native.problems.matmul import Matmul
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+pytestmark = pytest.mark.usefixtures("fp32_code")
 
 EPILOGUES = st.one_of(
     st.builds(

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from xnn_kit import check, compile_model
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("fp32_code")]
+pytestmark = pytest.mark.usefixtures("fp32_code")
 
 RNG = np.random.default_rng(8)
 ERF_GELU = """s = Div(x, root) e = Erf(s) p = Add(e, one) m = Mul(x, p) f = Mul(m, half)"""

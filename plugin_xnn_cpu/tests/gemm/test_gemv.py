@@ -20,8 +20,6 @@ from narrowpass_xnn_cpu.native.target import has_float16_gemm
 from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 
-pytestmark = pytest.mark.once
-
 UNBOUNDED = (-np.inf, np.inf)
 KINDS = ("float32", "float16", "int8", "table")
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(FOLDER))  # of the build's modules
 from build_tools.extension import FLAGS  # noqa: E402
 from build_tools.instruction_sets import INSTRUCTION_SETS  # noqa: E402
 
-pytestmark = [pytest.mark.once, pytest.mark.anywhere]
+pytestmark = pytest.mark.anywhere
 
 COMPILER = "aarch64-linux-gnu-gcc"
 EMULATOR = "qemu-aarch64"

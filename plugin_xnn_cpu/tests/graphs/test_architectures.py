@@ -45,7 +45,6 @@ def with_weights(name: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", TRANSPOSES)
 def test_networks_run_as_one_partition(name):
     """One partition, as few transposes as there can be, and onnxruntime's results."""

@@ -14,7 +14,7 @@ from xnn_kit import compile_model
 
 from narrowpass.errors import BackendError
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 SCRIPT = """
 import sys, threading, time

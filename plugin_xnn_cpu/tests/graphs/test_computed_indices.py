@@ -16,8 +16,6 @@ from xnn_kit import compile_model
 from narrowpass.errors import BackendError
 
 pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.once
-
 MOVED = ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"]
 REDUCED = ["float32", "float64", "int32", "int64"]
 

@@ -12,8 +12,6 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime_kit import session_of
 from xnn_kit import compile_model
 
-pytestmark = pytest.mark.once
-
 
 def agree(model, feeds):
     session = session_of(model, optimized=True)

@@ -7,8 +7,6 @@ import onnx
 import pytest
 from xnn_kit import compile_model
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     "body",

@@ -28,8 +28,6 @@ from narrowpass_xnn_cpu.lowered.partition import LoweredPartition
 from narrowpass_xnn_cpu.native import isa, library, target
 from narrowpass_xnn_cpu.stages import plan_of
 
-pytestmark = pytest.mark.once
-
 BACKEND = XnnCpuBackend()
 OPTIONS = narrowpass.CompileOptions(cache=False, threads=1)
 

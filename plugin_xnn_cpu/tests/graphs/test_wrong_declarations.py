@@ -11,8 +11,6 @@ from onnx.reference import ReferenceEvaluator
 import narrowpass
 from narrowpass.errors import BackendError
 
-pytestmark = pytest.mark.once
-
 X = np.array([[0.5, -1, 2], [3, -4, 5]], np.float32)
 
 BODIES = [

@@ -30,8 +30,6 @@ from narrowpass_xnn_cpu.native.runtime.pool import shared
 from narrowpass_xnn_cpu.native.runtime.tape import Tape, aligned
 from narrowpass_xnn_cpu.native.xnnpack.elementwise import XnnBinary
 
-pytestmark = pytest.mark.once
-
 __all__ = ["code"]  # a fixture that all tests of this module have
 
 

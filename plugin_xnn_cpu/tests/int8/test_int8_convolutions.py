@@ -26,8 +26,6 @@ from narrowpass_xnn_cpu.native.problems.convolution import ConvAttributes, Convo
 from narrowpass_xnn_cpu.native.problems.quantization import LEAST_WEIGHT, Quantization, Requantized
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 
-pytestmark = pytest.mark.once
-
 __all__ = ["code"]  # a fixture that all tests of this module have
 
 

@@ -10,8 +10,6 @@ from xnn_kit import compile_model
 
 from narrowpass_xnn_cpu.native import kernels
 
-pytestmark = pytest.mark.once
-
 OUTPUTS = [1, 16, 17, 33, 48, 384, 400, 545, 897]
 """Fewer panels of 32 than streams, as many, some left for fewer streams; narrow last ones."""
 

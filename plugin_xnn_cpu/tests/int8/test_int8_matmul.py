@@ -26,8 +26,6 @@ from xnn_kit import check, compile_model, fully_connected, skip_where_nan_is_los
 from narrowpass_xnn_cpu.native.problems import quantization
 from narrowpass_xnn_cpu.native.problems.quantization import MAX_TERMS
 
-pytestmark = pytest.mark.once
-
 WAYS = ["MatMul", "Gemm", "transB", "transpose", "integers", "reshape"]
 
 

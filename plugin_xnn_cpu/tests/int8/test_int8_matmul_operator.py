@@ -17,8 +17,6 @@ from narrowpass_xnn_cpu.native.weights_cache import WeightsCache
 from narrowpass_xnn_cpu.native.xnnpack import matmul as xnn_matmul
 from narrowpass_xnn_cpu.native.xnnpack.matmul import has_unsigned_rows
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize("inputs", [1, 7, 13, 31, 64])
 def test_nothing_is_read_beyond_the_constants(inputs):

@@ -21,8 +21,6 @@ from narrowpass_xnn_cpu.native.problems.quantization import (
 )
 from narrowpass_xnn_cpu.native.runtime.pool import shared
 
-pytestmark = pytest.mark.once
-
 __all__ = ["code"]  # a fixture that all tests of this module have
 
 

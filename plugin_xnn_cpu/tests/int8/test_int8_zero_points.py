@@ -31,8 +31,6 @@ from narrowpass_xnn_cpu.native.table import create_convolution, create_matmul
 Array = np.ndarray[Any, Any]
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 
-pytestmark = pytest.mark.once
-
 
 __all__ = ["code"]  # a fixture that all tests of this module have
 

@@ -17,7 +17,7 @@ from test_edges import FAMILIES
 from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import isa
 
-pytestmark = [pytest.mark.once, pytest.mark.anywhere]
+pytestmark = pytest.mark.anywhere
 
 STRIDE = 7
 """Of so many combinations one is in the sample."""

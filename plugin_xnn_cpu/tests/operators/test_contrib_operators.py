@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 import narrowpass
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.once
-
 QUICK = settings(max_examples=6, deadline=None)
 RNG = np.random.default_rng(3)
 

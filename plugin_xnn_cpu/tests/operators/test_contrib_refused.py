@@ -9,8 +9,6 @@ from xnn_kit import compile_model
 
 from narrowpass.errors import NarrowpassError
 
-pytestmark = pytest.mark.once
-
 
 def zeros(*shape, dtype=np.float32):
     return np.zeros(shape, dtype)

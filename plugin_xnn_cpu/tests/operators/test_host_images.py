@@ -14,7 +14,6 @@ from xnn_kit import close, compile_model
 
 from narrowpass.errors import BackendError
 
-pytestmark = pytest.mark.once
 RNG = np.random.default_rng(11)
 
 

@@ -70,7 +70,6 @@ def arguments(low, high):
     return x[(x >= low) & (x <= high)]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_the_error_is_as_stated(kind):
     attributes, function, (low, high), most = FUNCTIONS[kind]
@@ -85,7 +84,6 @@ def test_the_error_is_as_stated(kind):
     assert error.max() <= most, x[normal][error.argmax()]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_the_error_of_gelu_is_a_part_of_its_argument(approximate):
     x = arguments(-20, 20)

@@ -9,8 +9,6 @@ import pytest
 from onnx import TensorProto, helper
 from xnn_kit import check, compile_model, one_node
 
-pytestmark = pytest.mark.once
-
 RNG = np.random.default_rng(4)
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 3e38)
 PLACES = ((0, 0, 0, 0), (0, 1, 3, 1), (1, 2, 7, 5), (0, 17, 4, 4), (1, 0, 0, 5))

@@ -15,8 +15,6 @@ from narrowpass_xnn_cpu.native import kernels
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.runtime.tape import Tape
 
-pytestmark = pytest.mark.once
-
 WIDTH = 24
 CONSTANTS = f"""<float two = {{2}}, float one = {{1}}, float epsilon = {{0.00001}},
     int64[1] last = {{-1}}, float half = {{-0.5}}, float[{WIDTH}] scale, float[{WIDTH}] bias,

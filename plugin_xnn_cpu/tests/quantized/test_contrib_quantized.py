@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from xnn_kit import close, compile_model
 
 pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.once
-
 QUICK = settings(max_examples=15, deadline=None)
 RNG = np.random.default_rng(11)
 

@@ -11,8 +11,6 @@ import pytest
 from qdq_graph import QdqGraph
 from xnn_kit import compile_model
 
-pytestmark = pytest.mark.once
-
 SCALE, ZERO = 0.03, -7
 
 

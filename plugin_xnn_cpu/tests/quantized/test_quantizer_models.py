@@ -25,8 +25,6 @@ from narrowpass_xnn_cpu.backend import XnnCpuBackend
 
 pytest.importorskip("onnxruntime")
 quantization = pytest.importorskip("onnxruntime.quantization")
-pytestmark = pytest.mark.once
-
 RNG = np.random.default_rng(21)
 KINDS = [(signed, channels) for signed in (True, False) for channels in (False, True)]
 

@@ -12,7 +12,6 @@ from quantizer_cases import CASES
 from xnn_kit import close, compile_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -15,8 +15,6 @@ from narrowpass_xnn_cpu.native import kernels, target
 from narrowpass_xnn_cpu.native.runtime.pool import ThreadPool
 from narrowpass_xnn_cpu.native.runtime.tape import Tape
 
-pytestmark = pytest.mark.once
-
 SILU = "e = Sigmoid(a) g = Mul(a, e)"
 QUICK = "h = Mul(a, slope) e = Sigmoid(h) g = Mul(a, e)"
 TANH = """p = Pow(a, three) q = Mul(p, cubic) r = Add(a, q) s = Mul(r, root) t = Tanh(s)

@@ -12,7 +12,7 @@ from xnn_kit import compile_model, one_node
 from narrowpass.errors import BackendError
 from narrowpass_xnn_cpu.native import library
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def test_xnnpack_has_the_reserve_and_takes_nothing_of_it():

@@ -14,8 +14,6 @@ from cache_kit import compiled, saved, weights
 from onnx import TensorProto, helper, numpy_helper
 from row_models_kit import MODELS, floats, int8
 
-pytestmark = pytest.mark.once
-
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 20)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.once, pytest.mark.anywhere]
+pytestmark = pytest.mark.anywhere
 
 SCRIPT = """
 import pathlib

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from xnn_kit import compile_model, one_node
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 BEGIN = """
 import os, signal, sys, threading, time

@@ -16,7 +16,7 @@ from interrupt_kit import STEPS
 
 from narrowpass_xnn_cpu.native import library
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 SOON = 0.2
 """Seconds of computing in which the documentation says that a Ctrl-C is answered."""

@@ -16,7 +16,7 @@ import pytest
 from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 BUILT = isa.built(extension().lib)
 PROCESSOR = isa.of_processor(extension().lib)

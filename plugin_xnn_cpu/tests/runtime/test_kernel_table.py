@@ -35,8 +35,6 @@ from narrowpass_xnn_cpu.native.table import Target, candidates, describe, select
 from narrowpass_xnn_cpu.native.table.describe import samples
 from narrowpass_xnn_cpu.native.xnnpack import convolution as xnn_convolution
 
-pytestmark = pytest.mark.once
-
 PAGE = Path(__file__).parents[3] / "docs/explanation/fast-path/kernels.md"
 SAME = Requantized(Quantization(1.0, 0), Quantization(1.0, 0))
 

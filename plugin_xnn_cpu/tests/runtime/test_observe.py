@@ -17,8 +17,6 @@ from narrowpass.errors import DataError, UsageError
 from narrowpass.runtime.meters import Counts, Extremes
 from narrowpass_xnn_cpu.program import XnnProgram
 
-pytestmark = pytest.mark.once
-
 F32 = np.finfo(np.float32)
 RNG = np.random.default_rng(5)
 

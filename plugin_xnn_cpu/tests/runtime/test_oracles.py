@@ -15,7 +15,7 @@ from oracle_kit import expected_outputs
 from tolerances import ACCUMULATED, EXACT, ROUNDED, UNITS, tolerance_of
 from xnn_kit import feeds_for, one_node
 
-pytestmark = [pytest.mark.once, pytest.mark.anywhere]
+pytestmark = pytest.mark.anywhere
 
 PROJECT = {
     "test_random_models.py": (1, "models of all types, which no other implementation has"),

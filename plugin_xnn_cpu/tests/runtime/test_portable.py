@@ -18,7 +18,7 @@ import pytest
 import narrowpass
 from narrowpass_testing import model_from_text
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 TOOL = Path(__file__).parents[3] / "tools" / "portable.py"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.once, pytest.mark.anywhere]
+pytestmark = pytest.mark.anywhere
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 FILES = ("team", "workers", "weights_cache", "cancel")

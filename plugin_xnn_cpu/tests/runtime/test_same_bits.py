@@ -27,8 +27,6 @@ from narrowpass_xnn_cpu.backend import XnnCpuBackend
 from narrowpass_xnn_cpu.native import isa
 from narrowpass_xnn_cpu.native.library import extension
 
-pytestmark = pytest.mark.once
-
 ROWS = 70
 COUNTS = (2, 3, 4, 5, 7, 8, 12, 13, 16, 20, 31, 32, 33, 64, 70)
 BACKEND = "xnn-cpu{deterministic=true}"

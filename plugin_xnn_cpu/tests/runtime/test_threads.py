@@ -24,8 +24,6 @@ from narrowpass_xnn_cpu.native.runtime import pool
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
-pytestmark = pytest.mark.once
-
 RNG = np.random.default_rng(3)
 
 

@@ -100,7 +100,6 @@ def export(model, path: Path, exporter: str, *, masked: bool) -> None:
     )
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("name", "exporter", "masked"), CASES)
 def test_prompt_and_tokens(name, exporter, masked, tmp_path, monkeypatch):
     """Logits of a prompt and of 20 tokens are those of transformers without caches.
@@ -137,7 +136,6 @@ def test_prompt_and_tokens(name, exporter, masked, tmp_path, monkeypatch):
         assert session.length == 29
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_optimum(name, tmp_path):
     """Two sequences, one padded on the left, as Optimum exports a decoder: beside onnxruntime.

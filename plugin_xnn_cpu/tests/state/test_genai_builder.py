@@ -22,7 +22,7 @@ tokenizers = pytest.importorskip("tokenizers")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxruntime_genai")
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.once]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 WORDS = 96
 SIZES = {

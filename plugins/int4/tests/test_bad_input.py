@@ -17,8 +17,6 @@ from narrowpass_int4.storage import pieces, spool
 from narrowpass_testing import assert_idempotent, assert_signature_unchanged, run_pass
 from narrowpass_testing.strategies import models
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_weight_that_is_not_finite(bad):

@@ -17,8 +17,6 @@ from narrowpass_int4.data.hessian import Hessian
 from narrowpass_int4.int4 import Int4
 from narrowpass_int4.scaling import divide, find_divisors
 
-pytestmark = pytest.mark.once
-
 K = 64
 
 

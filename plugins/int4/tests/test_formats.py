@@ -21,8 +21,6 @@ from int4_kit import (
 )
 from onnx import TensorProto, helper, numpy_helper
 
-pytestmark = pytest.mark.once
-
 BLOCKS = ["16", "32", "128", "channel"]
 INT4 = "head=int4,embeddings=int4"
 

@@ -10,7 +10,6 @@ import pytest
 from onnx import TensorProto, helper
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 

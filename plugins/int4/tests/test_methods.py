@@ -21,8 +21,6 @@ from narrowpass_int4.settings import LARGEST_OF_FLOAT16, LEAST_OF_FLOAT16
 from narrowpass_int4.storage.packing import QdqPacker
 from narrowpass_int4.storage.pieces import Layout, survey
 
-pytestmark = pytest.mark.once
-
 QUICK = settings(max_examples=25, deadline=None)
 FLOAT = np.dtype(np.float32)
 GRIDS = [

@@ -16,8 +16,6 @@ from narrowpass_int4.data import states
 from narrowpass_int4.data.hessian import Hessian
 from narrowpass_int4.data.states import States
 
-pytestmark = pytest.mark.once
-
 
 def values(number):
     """Return arrays of the types that numpy has, and has not, without elements among them."""

@@ -172,7 +172,6 @@ def single_nodes():
                 yield case, dict(zip(names, arrays, strict=True)), expected
 
 
-@pytest.mark.once
 def test_no_node_of_the_suite_that_is_taken_is_wrong():
     """By the results and tolerances of the ONNX node suite; tests whose graphs lack types too."""
     backend, compared, wrong = OnnxRuntimeBackend(), 0, []

@@ -116,7 +116,6 @@ def builders(folder):
     return {int(path.name.partition("-")[2]) for path in folder.glob("built-*")}
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("form", ["provider", "class"])
 def test_the_second_process_takes_what_the_first_has_built(form, folder):
     first = started(form, folder)
@@ -129,7 +128,6 @@ def test_the_second_process_takes_what_the_first_has_built(form, folder):
     assert builders(folder) == {first.pid}
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("form", ["provider", "class"])
 def test_where_the_first_process_dies_the_second_builds(form, folder):
     first = started(form, folder, "dies")

@@ -9,7 +9,7 @@ import pytest
 from narrowpass_planning.memory.allocator import ALIGNMENT
 from narrowpass_planning.memory.arena import Lifetime, plan_arena
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def overlap(one, other):

@@ -7,7 +7,7 @@ import pytest
 
 from narrowpass_planning.plan.bindings import FEWEST, MOST, Binding, Bindings, most_of
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def binding(*values):

@@ -13,7 +13,7 @@ from narrowpass_planning.plan.python_executor import OneThread, PythonExecutor, 
 from narrowpass_planning.plan.shapes import Shapes
 from narrowpass_planning.plan.step import Run, Slot, Step, elements
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 FLOAT = np.dtype(np.float32)
 EXECUTOR, POOL = PythonExecutor(), OneThread()
 

@@ -17,7 +17,7 @@ from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_planning.partitioner import Assignment, Target, Unit, assign, schedule
 from narrowpass_planning.weights import Weight
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 NATIVE, HOST, SHAPES, WEIGHTS = Target.NATIVE, Target.HOST, Target.SHAPES, Target.WEIGHTS
 
 

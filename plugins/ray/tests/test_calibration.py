@@ -21,7 +21,7 @@ from narrowpass_testing import model_from_text
 
 calibration = pytest.importorskip("narrowpass_int8_sym.calibration")
 
-pytestmark = [pytest.mark.once, *QUIET]
+pytestmark = QUIET
 
 
 def model() -> Any:

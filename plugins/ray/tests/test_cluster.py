@@ -29,7 +29,7 @@ from ray_kit import (
 from narrowpass_ray import Settings, map_batches, map_files
 from narrowpass_ray.shards import Sizes
 
-pytestmark = [pytest.mark.once, *QUIET]
+pytestmark = QUIET
 
 
 @pytest.fixture(scope="module")

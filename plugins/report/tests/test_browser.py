@@ -28,8 +28,6 @@ _OPTIONS = (
     "--dump-dom",
 )
 
-pytestmark = pytest.mark.once
-
 
 class Dom(html.parser.HTMLParser):
     """Attributes of the body, tags, and the texts of details, trail and legend."""

@@ -118,7 +118,6 @@ def check(server, count, seed):
     np.testing.assert_allclose(result(answer), row_of(0) @ weights(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.once
 def test_malformed_requests(server):
     check(server, 400, seed=0)
 

@@ -37,8 +37,6 @@ from narrowpass_testing.random_models import (
     run_onnxruntime,
 )
 
-pytestmark = pytest.mark.once
-
 
 def test_every_operator_is_drawn_or_left_out_for_a_reason():
     schemas = onnx.defs.get_all_schemas()

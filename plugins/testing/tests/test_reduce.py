@@ -18,8 +18,6 @@ from narrowpass_testing import model_from_text
 from narrowpass_testing._trials import Trials, Way
 from narrowpass_testing.random_models import Case, reduce_case, run_evaluator
 
-pytestmark = pytest.mark.once
-
 PLUGIN = '''
 import os
 import time

@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from onnx.reference import ReferenceEvaluator
 
@@ -44,7 +43,6 @@ def test_declared_outputs_are_what_onnx_computes(model: ir.Model) -> None:
         assert list(array.shape) == dims
 
 
-@pytest.mark.once
 def test_models_are_varied() -> None:
     operators: Counter[str] = Counter()
     features: Counter[str] = Counter()
@@ -74,7 +72,6 @@ def test_models_are_varied() -> None:
     assert {"FLOAT", "FLOAT16", "DOUBLE", "INT64", "INT32", "BOOL", "UINT8"} <= set(features)
 
 
-@pytest.mark.once
 def test_a_failing_example_is_small() -> None:
     found = find(
         models(),
@@ -101,14 +98,12 @@ def test_operators_can_be_left_out() -> None:
     check()
 
 
-@pytest.mark.once
 @settings(max_examples=15)
 @given(cases(types=["float"]))
 def test_cases_are_judged(case) -> None:
     check(case, "reference")
 
 
-@pytest.mark.once
 def test_a_failing_case_is_small() -> None:
     found = find(
         cases(recipes=RECIPES.only(["Abs", "Neg", "Relu", "Tanh"])),

@@ -10,7 +10,7 @@ import pytest
 
 from narrowpass_ir.data.trust import create_own_folder, distrust_file, distrust_folder
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def status(mode: int, user: int) -> os.stat_result:

@@ -45,7 +45,6 @@ def node_cases() -> Iterator[
                         yield case.name, node, case.model, info.name, array
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore")  # some of onnx's own cases overflow when they are created
 def test_table_has_every_input_that_onnx_reads() -> None:
     read = set()

@@ -15,8 +15,6 @@ import pytest
 from narrowpass_ir.errors import VerificationError
 from narrowpass_ir.verify import verify
 
-pytestmark = pytest.mark.once
-
 BASES = (
     """
     <ir_version: 10, opset_import: ["" : 21, "local" : 1]>

@@ -159,7 +159,6 @@ def test_all_light_models_are_there():
     assert len(LIGHT) == 9
 
 
-@pytest.mark.once
 def test_every_node_test_of_onnx():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from folding_kit import feeds_of, fold, parse, run_onnxruntime
 
-pytestmark = pytest.mark.once
-
 FAMILIES = {
     "identities": identities_and_casts.IDENTITIES,
     "reshapes": layout_operators.RESHAPES,

@@ -13,8 +13,6 @@ from folding_kit import check_bits, check_close, fold, ops, parse
 from narrowpass import build, save_model
 from narrowpass_ir.io import load_model, serialize
 
-pytestmark = pytest.mark.once
-
 RNG = np.random.default_rng(3)
 BN = "BatchNormalization({0}, s, h, m, v)"
 

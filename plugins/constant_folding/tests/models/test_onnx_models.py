@@ -15,8 +15,6 @@ from narrowpass import Context
 from narrowpass_constant_folding.passes.fold import Fold
 from narrowpass_ir.verify import verify
 
-pytestmark = pytest.mark.once
-
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
 
 

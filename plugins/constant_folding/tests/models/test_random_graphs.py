@@ -15,8 +15,6 @@ from onnx.reference import ReferenceEvaluator
 from narrowpass import Context
 from narrowpass_constant_folding.passes.fold import Fold
 
-pytestmark = pytest.mark.once
-
 UNARY = ("Neg", "Abs", "Exp", "Identity", "Sqrt", "Relu", "Ceil", "IsNaN", "Shape")
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Less")
 VALUES = st.sampled_from([0.0, -0.0, 1.5, -2.0, np.nan, np.inf, -np.inf, 2.0**-100, 2.0**127])

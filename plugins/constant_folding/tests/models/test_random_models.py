@@ -17,8 +17,6 @@ from narrowpass_constant_folding.passes.fold import Fold
 from narrowpass_ir.verify import verify
 from narrowpass_testing.strategies import models
 
-pytestmark = pytest.mark.once
-
 PARTS = Fold().parts()
 EXACT = {"fuse-batchnorm", "fuse-bias"}
 

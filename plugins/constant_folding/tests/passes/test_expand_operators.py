@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 import narrowpass
 from narrowpass.errors import NarrowpassError
 
-pytestmark = pytest.mark.once
 RNG = np.random.default_rng(2)
 DOMAIN = "com.microsoft"
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from folding_kit import check_onnxruntime, feeds_of, fold, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytestmark = pytest.mark.once
 
 
 @st.composite

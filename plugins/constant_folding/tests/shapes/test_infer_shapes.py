@@ -18,8 +18,6 @@ from narrowpass_constant_folding.shapes.types import type_of
 from narrowpass_constant_folding.shapes.values import ShapeValues
 from narrowpass_testing.strategies import models
 
-pytestmark = pytest.mark.once
-
 
 def inferred(proto):
     """Return the shapes of all values after the pass, by name."""

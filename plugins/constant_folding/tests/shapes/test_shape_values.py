@@ -28,8 +28,6 @@ from narrowpass_constant_folding.shapes.sizes import (
 )
 from narrowpass_constant_folding.shapes.values import ShapeValues
 
-pytestmark = pytest.mark.once
-
 SIZES = ({"N": 1, "M": 1}, {"N": 3, "M": 5}, {"N": 4, "M": 4}, {"N": 0, "M": 2}, {"N": 2, "M": 0})
 
 

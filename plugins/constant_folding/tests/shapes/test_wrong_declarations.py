@@ -19,8 +19,6 @@ from narrowpass_constant_folding.passes.infer_shapes import InferShapes
 from narrowpass_constant_folding.passes.merge_reshapes import MergeReshapes
 from narrowpass_ir.io import serialize
 
-pytestmark = pytest.mark.once
-
 NUMBERS = {
     "zero": np.array([0]),
     "one": np.array([1]),

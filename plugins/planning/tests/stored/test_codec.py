@@ -23,7 +23,7 @@ from narrowpass_planning.stored.tensors import NamedTensors
 from narrowpass_planning.weights.names import identity_from
 from narrowpass_planning.weights.weight import Blocks, Quantized, Weight
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 RNG = np.random.default_rng(8)
 FLOAT = np.dtype(np.float32)
 

@@ -15,7 +15,7 @@ import pytest
 
 from narrowpass_planning.stored import file
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 DOCUMENT = {"a": [1, None, "é"], "b": {}}
 
 

@@ -21,7 +21,7 @@ from narrowpass_planning.weights import array_cache, chosen_folder, folder
 from narrowpass_planning.weights.file import PackedFile
 from narrowpass_planning.weights.folder import METHOD, CacheFile, Listed, listed, prune
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 PACKER = Packer()
 
 

@@ -13,7 +13,7 @@ from narrowpass import Bundle
 from narrowpass_planning.weights import names
 from narrowpass_planning.weights.weight import digest
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 LARGE, SMALL = floats(40, 40), floats(1)
 
 

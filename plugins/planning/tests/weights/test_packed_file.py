@@ -19,7 +19,7 @@ from narrowpass_planning.weights.file import PackedFile, UntrustedError, write
 from narrowpass_planning.weights.folder import CacheFile
 from narrowpass_planning.weights.store import OWN_ALGORITHM
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 TWO = floats(4, 8), floats(40, 8)
 
 

@@ -15,7 +15,7 @@ from narrowpass_planning.weights import Weight, array_cache, packing
 from narrowpass_planning.weights.folder import CacheFile
 from narrowpass_planning.weights.names import key_of
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 ONE, TWO = floats(4, 4), floats(5, 4)
 PACKER = Packer()
 

@@ -22,7 +22,7 @@ from narrowpass_planning.weights.session import Session, packed_name
 from narrowpass_planning.weights.store import ArrayStore
 from narrowpass_planning.weights.weight import digest
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def test_the_states_of_a_session():

@@ -14,7 +14,7 @@ from narrowpass_planning.weights import UnusableError, array_cache
 from narrowpass_planning.weights.file import PackedFile
 from narrowpass_planning.weights.folder import listed, prune
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 class Pages:

@@ -12,7 +12,7 @@ import pytest
 from narrowpass.errors import BackendError
 from narrowpass_planning.weights.weight import Blocks, Quantized, Weight, digest
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 RNG = np.random.default_rng(12)
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.float16)
 

@@ -12,7 +12,7 @@ import pytest
 
 from narrowpass_planning.weights import writing
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.once]
+pytestmark = pytest.mark.anywhere
 
 
 def refuse_unnamed_files(monkeypatch, number):
