@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from narrowpass_serve.models.probing import random_rows
 from serve_kit import (
     fixed,
     matmul,
@@ -26,6 +25,7 @@ from serve_kit import (
 import narrowpass
 from narrowpass_ir.verify import ValueSpec
 from narrowpass_serve.errors import RequestError
+from narrowpass_serve.models.methods import random_rows
 from narrowpass_serve.models.queueing import Job, JobQueue
 
 DELAY = 0.3

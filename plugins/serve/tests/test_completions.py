@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from generate_kit import TEMPLATE, byte_tokenizer, write_files
 from llama_kit import Oracle, Shape, models_of
-from narrowpass_serve.completions.parameters import read_parameters
 from serve_kit import matmul, serving, wait_until
 
 import narrowpass
 from narrowpass_generate import Decoder, Sampling
+from narrowpass_serve.completions.requests import read_parameters
 
 SHAPE = Shape(vocabulary=320, layers=1)
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
