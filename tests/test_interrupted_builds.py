@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import narrowpass
@@ -101,6 +102,7 @@ def main(folder):
     print(json.dumps({"left": left, "interrupted": interrupted, "same": same}))
 
 
+@pytest.mark.long
 def test_an_interrupt_leaves_nothing_behind(tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()

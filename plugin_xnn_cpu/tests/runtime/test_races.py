@@ -87,6 +87,7 @@ def test_no_race_is_found_in_many_runs(compiler, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=range(len(MUTANTS)))
 def test_a_race_is_found(compiler, tmp_path, mutant):
     done = run(compiler, tmp_path, 20, mutant)

@@ -20,6 +20,8 @@ from narrowpass_planning.graph.op import GUARD, OUR_DOMAIN, Op
 from narrowpass_planning.graph.repeatable import repeatable
 from narrowpass_planning.host import kernels
 
+__all__ = ["Assignment", "Target", "Unit", "assign", "schedule"]
+
 OpT = TypeVar("OpT", bound=Op)
 """The operations of a backend."""
 

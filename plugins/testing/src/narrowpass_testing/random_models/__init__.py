@@ -16,11 +16,16 @@ a failing case small.
 from __future__ import annotations
 
 from narrowpass_testing.random_models._bits import batched, is_fixed
-from narrowpass_testing.random_models._builder import Builder
-from narrowpass_testing.random_models._cases import Case
-from narrowpass_testing.random_models._chain import Chain
+from narrowpass_testing.random_models._builder import (
+    Block,
+    Builder,
+    Chain,
+    Draft,
+    Recipes,
+    UnfitError,
+)
+from narrowpass_testing.random_models._cases import Case, Finding
 from narrowpass_testing.random_models._checking import (
-    Finding,
     Sizes,
     Subject,
     check,
@@ -30,14 +35,12 @@ from narrowpass_testing.random_models._checking import (
 )
 from narrowpass_testing.random_models._differences import difference, differences, other_bits
 from narrowpass_testing.random_models._doubts import ACCUMULATING, EVALUATOR, Doubt, is_doubtful
-from narrowpass_testing.random_models._draft import Draft, UnfitError
 from narrowpass_testing.random_models._elements import TYPES
 from narrowpass_testing.random_models._generating import draw_case, random_case, random_models
 from narrowpass_testing.random_models._judging import Verdict, judge, mismatches
 from narrowpass_testing.random_models._known import Known, is_known, read_known, reason_for
 from narrowpass_testing.random_models._nodes import Operation, operations, part_of
 from narrowpass_testing.random_models._oracles import PHASE, run_evaluator, run_onnxruntime
-from narrowpass_testing.random_models._recipes import Block, Recipes
 from narrowpass_testing.random_models._reducing import reduce_case
 from narrowpass_testing.random_models._rounding import is_rounding
 from narrowpass_testing.random_models._traits import DISCONTINUOUS, DRAWN_BY_CHANCE, EXACT

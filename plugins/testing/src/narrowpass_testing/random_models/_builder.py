@@ -1,9 +1,10 @@
-"""A model that grows node by node; each value has its elements for the feeds."""
+"""Random models: recipes draw nodes with their operands, and a builder joins them to a graph."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -14,13 +15,509 @@ from onnx import helper, numpy_helper
 from onnx.defs import OpSchema
 
 from narrowpass_testing.random_models._cases import Case
-from narrowpass_testing.random_models._chain import Chain
-from narrowpass_testing.random_models._draft import Draft, UnfitError
-from narrowpass_testing.random_models._elements import LARGEST, Array
+from narrowpass_testing.random_models._elements import (
+    LARGEST,
+    TYPES,
+    WEIGHTS,
+    Array,
+    allowed,
+    draw_array,
+    draw_shape,
+)
 from narrowpass_testing.random_models._nodes import read_by
 from narrowpass_testing.random_models._oracles import run_nodes
-from narrowpass_testing.random_models._recipes import Key, Recipes
 from narrowpass_testing.random_models._traits import DISCONTINUOUS, EXACT
+
+
+class UnfitError(Exception):
+    """The schema, or what the graph has so far, leaves nothing to draw."""
+
+
+class Draft:
+    """A node before it is part of a graph.
+
+    Attributes:
+        inputs: names of operands in the graph, "" for those that are left out.
+        arrays: their values for the feeds; None for those that are left out.
+        attributes: by name, as `onnx.helper.make_node` takes them.
+        outputs: how many outputs the node has.
+    """
+
+    def __init__(self, builder: Builder, schema: OpSchema) -> None:
+        self.builder, self.schema = builder, schema
+        self.random, self.numbers = builder.random, builder.numbers
+        self.inputs: list[str] = []
+        self.arrays: list[Array | None] = []
+        self.attributes: dict[str, Any] = {}
+        self.outputs = 1
+        self._bound: dict[str, str] = {}
+
+    # Draws.
+
+    def chance(self, share: float) -> bool:
+        return self.builder.chance(share)
+
+    def pick(self, *values: Any) -> Any:
+        return self.random.choice(values)
+
+    def axis(self, rank: int) -> int:
+        """Draw an axis, counted from the end in a third of the draws."""
+        if not rank:
+            raise UnfitError
+        axis = self.random.randrange(rank)
+        negative = self.chance(0.3) and self.schema.since_version >= 11
+        return axis - rank if negative else axis
+
+    def broadcast(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Draw a shape that broadcasts to another one, of its rank or a lower one."""
+        other = [size if self.chance(0.7) else 1 for size in shape]
+        return tuple(other[self.pick(0, 0, 0, *range(len(other) + 1)) :])
+
+    # Types.
+
+    def formal(self) -> OpSchema.FormalParameter:
+        """Return the schema's parameter that the next operand is for; the last one repeats."""
+        formals = self.schema.inputs
+        if len(self.inputs) < len(formals):
+            return formals[len(self.inputs)]
+        if not formals or formals[-1].option != OpSchema.FormalParameterOption.Variadic:
+            raise UnfitError
+        return formals[-1]
+
+    def has_input(self, index: int) -> bool:
+        return index < len(self.schema.inputs)
+
+    def types(self) -> list[str]:
+        """Return the types that the next operand may have, those bound by earlier ones solved."""
+        formal = self.formal()
+        bound = self._bound.get(formal.type_str)
+        if bound is not None and not self._is_loose(formal):
+            return [bound]
+        return allowed(list(formal.types))
+
+    def _is_loose(self, formal: OpSchema.FormalParameter) -> bool:
+        return (
+            formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
+        )
+
+    def bind(self, name: str | None = None, among: Sequence[str] = ()) -> np.dtype[Any]:
+        """Choose the type of the next operand and bind its type variable to it."""
+        types = [t for t in self.types() if not among or t in among]
+        if name is None:
+            if not types:
+                raise UnfitError
+            types = list(self.builder.style.prefers(types))
+            name = self.random.choices(types, [WEIGHTS.get(t, 1) for t in types])[0]
+        self._bound.setdefault(self.formal().type_str, name)
+        return TYPES[name]
+
+    def kind(self) -> np.dtype[Any]:
+        """Return the type of the first operand."""
+        array = self.arrays[0]
+        if array is None:
+            raise UnfitError
+        dtype: np.dtype[Any] = array.dtype
+        return dtype
+
+    # Operands.
+
+    def take(
+        self,
+        least: int = 0,
+        most: int = 5,
+        *,
+        fits: Callable[[Array], bool] = lambda _: True,
+        among: Sequence[str] = (),
+        shape: Sequence[int] | None = None,
+    ) -> Array:
+        """Add an operand: a value of the graph, or a new input.
+
+        Args:
+            least: the lowest rank.
+            most: the highest rank.
+            fits: whether an array will do.
+            among: names of types, fewer than the schema allows.
+            shape: the shape of a new one; by default it is drawn.
+        """
+        names = self.builder.style.prefers([t for t in self.types() if not among or t in among])
+        dtypes = {TYPES[t]: t for t in names}
+        found = self.builder.choose(
+            self.schema.name,
+            lambda a: (
+                a.dtype in dtypes
+                and least <= a.ndim <= most
+                and (shape is None or a.shape == tuple(shape))
+                and fits(a)
+            ),
+        )
+        if found is not None:
+            array = self.builder.values[found]
+            self.bind(dtypes[array.dtype])
+            return self._add(found, array)
+        dtype = self.bind(among=among)
+        for _ in range(8):
+            drawn = (
+                draw_shape(self.random, least, most, self.builder.zeros, self.builder.largest)
+                if shape is None
+                else shape
+            )
+            array = draw_array(self.random, self.numbers, dtype, drawn)
+            if fits(array):
+                return self.operand(array, constant=0.15)
+        raise UnfitError
+
+    def operand(self, array: Any, *, constant: float = 0.7) -> Array:
+        """Add a new operand of known elements: an initializer that often, else an input."""
+        array = np.asarray(array)
+        names = {TYPES[t]: t for t in self.types()}
+        if array.dtype not in names:
+            raise UnfitError
+        self.bind(names[array.dtype])
+        return self._add(self.builder.store(array, constant), array)
+
+    def draw(self, shape: Sequence[int], *, constant: float = 0.6, scale: float = 1.0) -> Array:
+        """Add a new operand of a shape, of a type that the schema allows."""
+        dtype = self.bind()
+        array = draw_array(self.random, self.numbers, dtype, shape)
+        if scale != 1.0:
+            array = (array * scale).astype(dtype)
+        return self.operand(array, constant=constant)
+
+    def positive(self, shape: Sequence[int], low: float = 0.2, high: float = 2.0) -> Array:
+        """Add a new operand whose elements are positive, such as a variance."""
+        dtype = self.bind()
+        drawn = self.numbers.uniform(low, high, tuple(shape))
+        return self.operand(np.asarray(drawn).astype(dtype))
+
+    def ints(self, values: Any, *, constant: float = 0.9) -> Array:
+        """Add whole numbers, such as axes, of a type that the schema allows."""
+        types = self.types()
+        name = "int64" if "int64" in types else self.random.choice(types)
+        return self.operand(np.asarray(values).astype(TYPES[name]), constant=constant)
+
+    def scalar(self, value: Any, *, constant: float = 0.8) -> Array:
+        """Add one element of the type that is bound."""
+        return self.operand(np.asarray(value).astype(self.bind()), constant=constant)
+
+    def none(self) -> None:
+        """Leave an optional operand out."""
+        self.inputs.append("")
+        self.arrays.append(None)
+
+    def _add(self, name: str, array: Array) -> Array:
+        self.inputs.append(name)
+        self.arrays.append(array)
+        return array
+
+    # Attributes.
+
+    def set(self, name: str, value: Any) -> None:
+        """Set an attribute, if this version of the operator has it."""
+        if name in self.schema.attributes:
+            self.attributes[name] = value
+
+    def maybe(self, name: str, *values: Any) -> None:
+        """Set an attribute to one of some values, or leave its default."""
+        if self.chance(0.65):
+            self.set(name, self.pick(*values))
+
+    def axes(self, values: Sequence[int]) -> None:
+        """Add axes as this version of the operator has them: an attribute or an operand."""
+        if "axes" in self.schema.attributes:
+            self.set("axes", list(values))
+        else:
+            self.ints(values)
+
+    def node(self, names: Sequence[str]) -> onnx.NodeProto:
+        """Return the node; operands that are left out at the end are no operands."""
+        inputs = list(self.inputs)
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        return onnx.helper.make_node(
+            self.schema.name, inputs, list(names), domain=self.schema.domain, **self.attributes
+        )
+
+
+FLOATS = ("float",) * 8 + ("float16", "double")
+
+
+class Chain:
+    """Adds the nodes of a block to a graph.
+
+    Attributes:
+        random: of choices.
+        numbers: of elements.
+        float: the type of most operands of this block.
+    """
+
+    def __init__(self, builder: Builder, *, alone: bool = False) -> None:
+        self.builder = builder
+        self.random, self.numbers = builder.random, builder.numbers
+        self.float = TYPES[self.pick(*(builder.style.prefers(FLOATS)))]
+        self._alone = alone
+
+    @property
+    def opset(self) -> int:
+        """The version of the default domain."""
+        return self.builder.opset
+
+    def pick(self, *values: Any) -> Any:
+        """Return one of some values."""
+        return self.random.choice(values)
+
+    def chance(self, share: float) -> bool:
+        """Return True that often."""
+        return self.builder.chance(share)
+
+    def value(self, name: str) -> Array:
+        """Return the elements of a value."""
+        array: Array = self.builder.values[name]
+        return array
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value."""
+        shape: tuple[int, ...] = self.value(name).shape
+        return shape
+
+    def scale_of(self, name: str) -> Array:
+        """Return the scale of a value that a DequantizeLinear computes."""
+        node = next(node for node in self.builder.nodes if name in node.output)
+        return self.value(node.input[1])
+
+    # Operands.
+
+    def take(
+        self,
+        least: int = 1,
+        most: int = 4,
+        fits: Callable[[Array], bool] = lambda _: True,
+        *,
+        exact: bool = False,
+    ) -> str:
+        """Return a float value of the graph, or a new input, which has elements.
+
+        Args:
+            least: the lowest rank.
+            most: the highest rank.
+            fits: whether an array will do.
+            exact: whether it must not depend on the order of computation, as what is quantized.
+
+        Raises:
+            UnfitError: nothing that was drawn fits.
+        """
+
+        def good(array: Array) -> bool:
+            kind = array.dtype in (self.float, TYPES["float"])
+            return kind and array.size > 0 and least <= array.ndim <= most and fits(array)
+
+        found = self.builder.choose("QuantizeLinear" if exact else "", good)
+        if found is not None:
+            self.float = self.value(found).dtype
+            return found
+        for _ in range(8):
+            shape = draw_shape(self.random, least, most, False, self.builder.largest)
+            array = draw_array(self.random, self.numbers, self.float, shape)
+            if good(array):
+                return self.builder.store(array, 0.15)
+        raise UnfitError
+
+    def floats(self, shape: Sequence[int], scale: float = 1.0) -> Array:
+        """Draw normally distributed elements of float32."""
+        return np.asarray(self.numbers.standard_normal(tuple(shape)) * scale).astype(np.float32)
+
+    def weight(self, shape: Sequence[int], *, fed: float = 0.1) -> str:
+        """Add elements whose sum over all axes but the first has a deviation of about 1.
+
+        Args:
+            shape: of the operand.
+            fed: how often it is an input.
+        """
+        fan = math.prod(shape[1:]) or 1
+        return self.operand(self.floats(shape, 1 / math.sqrt(fan)), fed=fed)
+
+    def operand(self, array: Any, *, fed: float = 0.1) -> str:
+        """Add an operand of known elements, floats in the type of the block."""
+        array = np.asarray(array)
+        if array.dtype.kind == "f":
+            array = array.astype(self.float)
+        return self.builder.store(array, 1 - fed)
+
+    def number(self, value: float) -> str:
+        """Add a constant of one element, most often a scalar."""
+        return self.operand(np.full((1,) * self.pick(0, 0, 0, 1), value, np.float32), fed=0)
+
+    def ints(self, *values: int) -> str:
+        """Add whole numbers, such as axes."""
+        return self.constant(np.array(values, np.int64))
+
+    def fed(self, array: Any) -> str:
+        """Add an input."""
+        return self.builder.store(np.asarray(array), 0.0)
+
+    def constant(self, array: Any) -> str:
+        """Add an initializer, or a Constant."""
+        return self.builder.store(np.asarray(array), 1.0)
+
+    # Nodes.
+
+    def add(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        *,
+        domain: str = "",
+        last: bool = False,
+        **attributes: Any,
+    ) -> str:
+        """Add a node of one output; return its name.
+
+        Args:
+            operator: its name.
+            inputs: names, "" for those that are left out.
+            domain: of the operator.
+            last: of a block that stands alone: whether the result may be an output.
+            **attributes: as `onnx.helper.make_node` takes them; None or an empty list for one that
+                is left out.
+
+        Raises:
+            UnfitError: no oracle runs it, or its results are no ordinary numbers.
+        """
+        return self.several(operator, inputs, 1, domain=domain, last=last, **attributes)[0]
+
+    def several(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        count: int,
+        *,
+        domain: str = "",
+        last: bool = False,
+        **attributes: Any,
+    ) -> list[str]:
+        """Add a node of several outputs; see `add`."""
+        builder = self.builder
+        names = [builder.name("v") for _ in range(count)]
+        operands = list(inputs)
+        while operands and not operands[-1]:
+            operands.pop()
+        given = {
+            key: value for key, value in attributes.items() if value is not None and value != []
+        }
+        node = onnx.helper.make_node(operator, operands, names, domain=domain, **given)
+        read = {each: builder.values[each] for each in operands if each}
+        found = run_nodes([node], read, names, builder.opset_imports())
+        if found is None or not all(isinstance(value, np.ndarray) for value in found):
+            raise UnfitError
+        if not self._alone and not all(map(builder.takes, found)):
+            raise UnfitError
+        builder.nodes.append(node)
+        builder.values.update(zip(names, found, strict=True))
+        if self._alone and not last:
+            builder.hidden.update(names)
+        return names
+
+
+Recipe = Callable[["Draft"], None]
+"""Adds operands and attributes to the draft of one node, in the order of its schema."""
+
+Key = tuple[str, str]
+"""The domain and the name of an operator, or the group and the name of a block."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Several nodes that belong together, such as a layer as exporters write it.
+
+    Attributes:
+        draw: adds the nodes to a chain.
+        opset: the oldest operator set of ONNX in which it can be written.
+        alone: whether no other node stands around it: what it quantizes has the slack of one
+            step, which another node could spread.
+    """
+
+    draw: Callable[[Chain], None]
+    opset: int = 8
+    alone: bool = False
+
+
+class Recipes:
+    """Recipes of operators and blocks, by which random models are drawn.
+
+    `RECIPES` has those of ONNX. A backend's tests add their own to a copy, or to a table that they
+    join with it::
+
+        mine = Recipes()
+
+        @mine.block("layers", "ConvRelu")
+        def conv_relu(c: Chain) -> None:
+            x = c.take(4, 4)
+            y = c.add("Conv", [x, c.weight((8, c.shape(x)[1], 3, 3))], pads=[1, 1, 1, 1])
+            c.add("Relu", [y])
+
+        cases = random_models(0, 200, recipes=RECIPES | mine)
+
+    Attributes:
+        by_operator: recipes by domain and name of the operator.
+        blocks: by group and name; a group is no domain of operators.
+    """
+
+    def __init__(self) -> None:
+        self.by_operator: dict[Key, Recipe] = {}
+        self.blocks: dict[Key, Block] = {}
+
+    def operators(self, names: str, domain: str = "") -> Callable[[Recipe], Recipe]:
+        """Return a decorator that enters a recipe for operators, whose names are in one text."""
+
+        def enter(recipe: Recipe) -> Recipe:
+            for name in names.split():
+                self.by_operator[domain, name] = recipe
+            return recipe
+
+        return enter
+
+    def block(
+        self, group: str, name: str, *, opset: int = 8, alone: bool = False
+    ) -> Callable[[Callable[[Chain], None]], Callable[[Chain], None]]:
+        """Return a decorator that enters a function for a block; see `Block`."""
+
+        def enter(draw: Callable[[Chain], None]) -> Callable[[Chain], None]:
+            self.blocks[group, name] = Block(draw, opset, alone)
+            return draw
+
+        return enter
+
+    def keys(self) -> tuple[Key, ...]:
+        """Return the keys that seeds select: operators in order of their names, then blocks."""
+        return (*sorted(self.by_operator), *sorted(self.blocks))
+
+    def is_alone(self, key: Key) -> bool:
+        """Report whether a key is that of a block around which nothing stands."""
+        return key in self.blocks and self.blocks[key].alone
+
+    def only(self, names: Iterable[str]) -> Recipes:
+        """Return the recipes of some operators, and the blocks of some groups.
+
+        Raises:
+            ValueError: a name that no operator and no group has.
+        """
+        wanted = set(names)
+        found = Recipes()
+        found.by_operator = {k: r for k, r in self.by_operator.items() if k[1] in wanted}
+        found.blocks = {k: b for k, b in self.blocks.items() if k[0] in wanted}
+        known = {name for _, name in found.by_operator} | {group for group, _ in found.blocks}
+        if wanted - known:
+            raise ValueError(f"no recipes for {', '.join(sorted(wanted - known))}")
+        return found
+
+    def __or__(self, other: Any) -> Recipes:
+        """Return the recipes of both; those of the second one where both have one."""
+        if not isinstance(other, Recipes):
+            return NotImplemented
+        found = Recipes()
+        found.by_operator = self.by_operator | other.by_operator
+        found.blocks = self.blocks | other.blocks
+        return found
+
 
 OPSETS = {
     "": range(8, onnx.defs.onnx_opset_version() + 1),

@@ -75,3 +75,22 @@ class Case:
                 tensor = onnx.TensorProto.FromString(file.read(f"{index}.pb"))
                 feeds[key] = numpy_helper.to_array(tensor)
         return cls(model, feeds, notes["sizes"], notes["slack"])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with one subject on one case.
+
+    Attributes:
+        kind: a word for the class, such as ``wrong``, ``refused``, ``exception``, ``contract`` or
+            ``other bits``.
+        subject: the name of what is tested.
+        message: the details.
+    """
+
+    kind: str
+    subject: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} on {self.subject}: {self.message}"

@@ -18,30 +18,12 @@ import narrowpass
 from narrowpass import Bundle, CompileOptions, Plugins, Program, load_plugins
 from narrowpass.errors import NarrowpassError
 from narrowpass_testing.random_models._bits import batched, is_fixed, of_rows
-from narrowpass_testing.random_models._cases import Case
+from narrowpass_testing.random_models._cases import Case, Finding
 from narrowpass_testing.random_models._differences import difference, other_bits
 from narrowpass_testing.random_models._elements import Array
 from narrowpass_testing.random_models._judging import Verdict, judge, mismatches
+from narrowpass_testing.random_models._known import is_known
 from narrowpass_testing.random_models._oracles import PHASE, Values
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What is wrong with one subject on one case.
-
-    Attributes:
-        kind: a word for the class, such as ``wrong``, ``refused``, ``exception``, ``contract`` or
-            ``other bits``.
-        subject: the name of what is tested.
-        message: the details.
-    """
-
-    kind: str
-    subject: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} on {self.subject}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -360,8 +342,6 @@ def check(
         AssertionError: something is wrong. The message has the findings, the model as text, and
             where the seed came from.
     """
-    from narrowpass_testing.random_models._known import is_known
-
     verdict = judge(case.model, case.feeds, case.slack)
     if not verdict.candidates:
         return False

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from narrowpass_testing.random_models._builder import Style, drawn_case
+from narrowpass_testing.random_models._builder import Key, Recipes, Style, drawn_case
 from narrowpass_testing.random_models._cases import Case
-from narrowpass_testing.random_models._recipes import Key, Recipes
 from narrowpass_testing.random_models.recipes import RECIPES
 
 

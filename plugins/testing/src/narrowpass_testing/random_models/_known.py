@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_testing.random_models._cases import Case
-from narrowpass_testing.random_models._checking import Finding
+from narrowpass_testing.random_models._cases import Case, Finding
 from narrowpass_testing.random_models._elements import Array
 from narrowpass_testing.random_models._nodes import Operation, operations
 

@@ -7,7 +7,7 @@ the operator lacks is left out by the draft.
 
 from __future__ import annotations
 
-from narrowpass_testing.random_models._recipes import Recipes
+from narrowpass_testing.random_models._builder import Recipes
 from narrowpass_testing.random_models.recipes import (
     contrib,
     control,

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_testing.random_models._chain import Chain
-from narrowpass_testing.random_models._draft import UnfitError
+from narrowpass_testing.random_models._builder import Chain, Recipes, UnfitError
 from narrowpass_testing.random_models._elements import TYPES
-from narrowpass_testing.random_models._recipes import Recipes
 
 TABLE = Recipes()
 DOMAIN = "com.microsoft"

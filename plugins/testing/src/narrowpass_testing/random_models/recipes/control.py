@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 
-from narrowpass_testing.random_models._draft import Draft, UnfitError
+from narrowpass_testing.random_models._builder import Draft, Recipes, UnfitError
 from narrowpass_testing.random_models._elements import Array
-from narrowpass_testing.random_models._recipes import Recipes
 
 if TYPE_CHECKING:
     from narrowpass_testing.random_models._builder import Builder
@@ -142,7 +141,7 @@ def _scan(d: Draft) -> None:
 def _sequence_map(d: Draft) -> None:
     from onnx import defs
 
-    from narrowpass_testing.random_models._draft import Draft as Inner
+    from narrowpass_testing.random_models._builder import Draft as Inner
 
     inner = Inner(d.builder, defs.get_schema("SequenceConstruct", d.builder.opset))
     first = d.numbers.standard_normal((2, 3)).astype(np.float32)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowpass_testing.random_models._draft import Draft
+from narrowpass_testing.random_models._builder import Draft, Recipes
 from narrowpass_testing.random_models._elements import TYPES
-from narrowpass_testing.random_models._recipes import Recipes
 
 TABLE = Recipes()
 

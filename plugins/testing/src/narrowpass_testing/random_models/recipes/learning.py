@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from narrowpass_testing.random_models._draft import Draft
-from narrowpass_testing.random_models._recipes import Recipes
+from narrowpass_testing.random_models._builder import Draft, Recipes
 
 TABLE = Recipes()
 DOMAIN = "ai.onnx.ml"

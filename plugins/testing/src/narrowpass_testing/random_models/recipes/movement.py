@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from narrowpass_testing.random_models._draft import Draft, UnfitError
-from narrowpass_testing.random_models._recipes import Recipes
+from narrowpass_testing.random_models._builder import Draft, Recipes, UnfitError
 
 TABLE = Recipes()
 
@@ -376,7 +375,7 @@ def _sequence(d: Draft) -> None:
 @TABLE.operators("SequenceAt SequenceErase SequenceInsert SequenceLength ConcatFromSequence")
 def _of_sequence(d: Draft) -> None:
     """Operators on a sequence, which a node before creates."""
-    from narrowpass_testing.random_models._draft import Draft as Inner
+    from narrowpass_testing.random_models._builder import Draft as Inner
 
     name = d.schema.name
     from onnx import defs

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from narrowpass_testing.random_models._chain import Chain
-from narrowpass_testing.random_models._draft import UnfitError
-from narrowpass_testing.random_models._recipes import Recipes
+from narrowpass_testing.random_models._builder import Chain, Recipes, UnfitError
 
 TABLE = Recipes()
 INTEGERS = {"INT4": (-8, 7), "UINT4": (0, 15)}

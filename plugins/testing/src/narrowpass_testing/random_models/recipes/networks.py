@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from narrowpass_testing.random_models._draft import Draft, UnfitError
+from narrowpass_testing.random_models._builder import Draft, Recipes, UnfitError
 from narrowpass_testing.random_models._elements import Array
-from narrowpass_testing.random_models._recipes import Recipes
 
 TABLE = Recipes()
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_testing.random_models._chain import Chain
-from narrowpass_testing.random_models._draft import UnfitError
+from narrowpass_testing.random_models._builder import Chain, Recipes, UnfitError
 from narrowpass_testing.random_models._elements import Array
-from narrowpass_testing.random_models._recipes import Recipes
 
 Form = Callable[[Chain], str]
 WEIGHTED = ("int8", "int8", "uint8")

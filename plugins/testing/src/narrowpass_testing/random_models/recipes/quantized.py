@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from narrowpass_testing.random_models._draft import Draft
+from narrowpass_testing.random_models._builder import Draft, Recipes
 from narrowpass_testing.random_models._elements import TYPES, Array
-from narrowpass_testing.random_models._recipes import Recipes
 
 TABLE = Recipes()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowpass_testing.random_models._draft import Draft
-from narrowpass_testing.random_models._recipes import Recipes
+from narrowpass_testing.random_models._builder import Draft, Recipes
 
 TABLE = Recipes()
 

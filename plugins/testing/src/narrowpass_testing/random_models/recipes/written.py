@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from narrowpass_testing.random_models._chain import Chain
-from narrowpass_testing.random_models._draft import UnfitError
-from narrowpass_testing.random_models._recipes import Recipes
+from narrowpass_testing.random_models._builder import Chain, Recipes, UnfitError
 
 TABLE = Recipes()
 
