@@ -12,7 +12,7 @@ for folder in ("kits", "fuzz", "kernels"):
 
 
 def pytest_collection_modifyitems(items):
-    """Skip what the portable operators lack, and measure the coverage of one folder alone."""
+    """Skip what the portable operators lack."""
     from narrowpass_xnn_cpu.native import library
 
     if library.unavailable() is None and library.is_portable():
@@ -20,11 +20,6 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("xnnpack"):
                 item.add_marker(skip)
-    # Coverage is asked for of the weights cache alone: measuring other tests only takes time.
-    folder = Path(__file__).parent
-    for item in items:
-        if folder in item.path.parents and folder / "cache" not in item.path.parents:
-            item.add_marker("no_cover")
 
 
 @pytest.fixture(params=["plain", "avx2", "best"])
