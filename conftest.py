@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import logging
 import os
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +97,14 @@ def _what_was_there_before_is_not_collected(_numpy_is_known_to_hypothesis: None)
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays_enabled() -> Iterator[None]:
+    """Fail the test that disables logging, and not those behind it that look for warnings."""
+    yield
+    left, logging.root.manager.disable = logging.root.manager.disable, logging.NOTSET
+    assert left == logging.NOTSET, "logging was left disabled"
 
 
 @pytest.fixture(autouse=True)

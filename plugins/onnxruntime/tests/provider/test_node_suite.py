@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import onnxruntime
+import pytest
 from onnx.backend.test.loader import load_model_tests
 from provider_kit import CPU, settings
 
@@ -36,6 +37,7 @@ def session_of(data, *providers):
     return onnxruntime.InferenceSession(data, options, providers=[*providers, CPU])
 
 
+@pytest.mark.long
 def test_no_result_is_wrong_that_was_right():
     """Tolerances are the suite's own; the third run is one without Python, where there is one."""
     narrowpass_onnxruntime.register()

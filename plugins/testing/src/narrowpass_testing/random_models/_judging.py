@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -49,10 +50,10 @@ class Verdict:
 
 def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0) -> Verdict:
     """Ask both oracles; onnx's evaluator decides nothing alone where it may be wrong."""
-    logging.disable(logging.WARNING)
-    whole = [run(model, feeds) for run in (run_onnxruntime, run_evaluator)]
-    runtime = _by_output(run_onnxruntime, model, feeds) if whole[0] is None else whole[0]
-    other = _by_output(run_evaluator, model, feeds) if whole[1] is None else whole[1]
+    with _without_warnings():
+        whole = [run(model, feeds) for run in (run_onnxruntime, run_evaluator)]
+        runtime = _by_output(run_onnxruntime, model, feeds) if whole[0] is None else whole[0]
+        other = _by_output(run_evaluator, model, feeds) if whole[1] is None else whole[1]
     shared = {name: value for name, value in runtime.items() if name in other}
     apart = differences(other, shared, None, slack)
     doubtful = {n for n in other if (n in apart or n not in shared) and is_doubtful(model, n)}
@@ -63,6 +64,17 @@ def judge(model: onnx.ModelProto, feeds: Mapping[str, Array], slack: float = 0.0
         frozenset(doubtful & apart.keys()),
         None not in whole,
     )
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep what the oracles log of odd models, up to warnings, out of the caller's output."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _by_output(
