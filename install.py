@@ -67,7 +67,10 @@ def install(place: Path, *, dev: bool) -> None:
         MissingError: a step failed.
     """
     python, uv = place / "bin" / "python", place / "bin" / "uv"
-    run(f"no environment can be made in {place}", [sys.executable, "-m", "venv", place])
+    run(
+        f"no environment can be made in {place}: name another folder with --into",
+        [sys.executable, "-m", "venv", place],
+    )
     run(
         "uv cannot be installed: is there a network, or an index in PIP_INDEX_URL?",
         [python, "-m", "pip", "install", "--disable-pip-version-check", "uv"],
