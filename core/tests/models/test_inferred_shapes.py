@@ -87,7 +87,7 @@ def test_shapes_are_those_that_are_computed(opset, node, shapes, right):
 
 @pytest.mark.parametrize(("opset", "node", "shapes", "right"), CASES)
 def test_onnxruntime_computes_these_shapes(opset, node, shapes, right):
-    # The oracle of the table above; py311-core fails without it (NARROWPASS_TEST_PEERS).
+    # The oracle of the table above; tox fails without it (NARROWPASS_TEST_PEERS).
     onnxruntime = pytest.importorskip("onnxruntime")
     model, shapes = model_of(opset, node, shapes, right)
     feeds = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}

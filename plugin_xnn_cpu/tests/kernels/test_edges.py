@@ -2,7 +2,7 @@
 
 Sizes are combined pairwise; all with all, 20,000 combinations at most, in a test marked `long`.
 Operands and results lie one element behind an alignment; what may be read behind operands is NaN,
-and around results there are guards. AddressSanitizer sees the rest: `tox run -e sanitize` runs this
+and around results there are guards. AddressSanitizer sees the rest: `tox run -e native` runs this
 folder.
 """
 

@@ -1,6 +1,6 @@
 """Operators in plain C that stand in for XNNPACK: built, loaded, and compared with XNNPACK's.
 
-The ONNX node suite runs on them in `tox -e conformance`, and
+The ONNX node suite runs on them in `tox -e long`, and
 ``python tools/portable.py pytest plugin_xnn_cpu/tests`` runs all of these tests on them.
 """
 
